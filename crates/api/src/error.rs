@@ -76,7 +76,7 @@ impl ApiError {
     /// Returns whether the framework found it, before the request reached an endpoint.
     #[must_use]
     pub fn is_of_framework(&self) -> bool {
-        self.kind == "Bad Request"
+        ["Bad Request", "detail"].contains(&self.kind)
     }
 
     /// A content type other than JSON.

@@ -49,7 +49,7 @@ const CHAT_EXTRA: &[Field] = &[
     Field("chat_template_kwargs", Kind::Dictionary, Nullable),
     Field("media_io_kwargs", MEDIA, Nullable),
     Field("mm_processor_kwargs", Kind::Dictionary, Nullable),
-    Field("structured_outputs", Kind::TypedDict(&STRUCTURED_OUTPUTS), Nullable),
+    Field("structured_outputs", STRUCTURED_OUTPUTS, Nullable),
     Field("priority", INT64, Optional),
     Field("request_id", Kind::Text, Optional),
     Field("session_id", Kind::Text, Nullable),
@@ -116,7 +116,7 @@ const COMPLETION_EXTRA: &[Field] = &[
     Field("prompt_embeds", EMBEDS, Nullable),
     Field("add_special_tokens", Kind::Flag, Optional),
     Field("response_format", RESPONSE_FORMAT, Nullable),
-    Field("structured_outputs", Kind::TypedDict(&STRUCTURED_OUTPUTS), Nullable),
+    Field("structured_outputs", STRUCTURED_OUTPUTS, Nullable),
     Field("priority", INT64, Optional),
     Field("request_id", Kind::Text, Optional),
     Field("session_id", Kind::Text, Nullable),
@@ -178,18 +178,11 @@ const JSON_SCHEMA: Object = object(&[
     Field("strict", Kind::Flag, Nullable),
 ]);
 
-const STRUCTURED_OUTPUTS: Object =
-    object(&structured_outputs(Kind::AnyNamed(&[("str", Kind::Text), ("dict[any,any]", Kind::Dictionary)])));
-
-/// `structured_outputs` among sampling parameters.
-pub(super) const STRUCTURED_OUTPUTS_PARAMS: Kind = Kind::Dataclass(
+/// `structured_outputs`
+pub(super) const STRUCTURED_OUTPUTS: Kind = Kind::Dataclass(
     "StructuredOutputsParams",
-    &object(&structured_outputs(Kind::AnyOf(&[Kind::Text, Kind::Dictionary]))),
-);
-
-const fn structured_outputs(json: Kind) -> [Field; 9] {
-    [
-        Field("json", json, Nullable),
+    &object(&[
+        Field("json", Kind::AnyOf(&[Kind::Text, Kind::Dictionary]), Nullable),
         Field("regex", Kind::Text, Nullable),
         Field("choice", Kind::List(&Kind::Text), Nullable),
         Field("grammar", Kind::Text, Nullable),
@@ -198,8 +191,8 @@ const fn structured_outputs(json: Kind) -> [Field; 9] {
         Field("disable_additional_properties", Kind::Flag, Optional),
         Field("whitespace_pattern", Kind::Text, Nullable),
         Field("structural_tag", Kind::Text, Nullable),
-    ]
-}
+    ]),
+);
 
 /// `stream_options`
 pub(super) const STREAM_OPTIONS: Kind = Kind::Object(&object(&[

@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-use super::{error::ApiError, python, values};
+use super::{error::ApiError, python};
 
 /// Issues that are reported one by one; the rest is counted.
 const REPORTED: usize = 10;
@@ -105,7 +105,7 @@ impl FieldFault<'static> {
 
 impl FieldFault<'_> {
     /// pydantic's word for it, its message, and the inside of its `ctx` dictionary.
-    fn words(self) -> (&'static str, String, Option<String>) {
+    pub(super) fn words(self) -> (&'static str, String, Option<String>) {
         let literal = |expected: &str| {
             let context = format!("'expected': {}", python::repr(expected));
             ("literal_error", format!("Input should be {expected}"), Some(context))
@@ -270,12 +270,6 @@ impl Issues {
 /// A value as an issue shows it.
 fn summary(value: &Value) -> String {
     match value {
-        // A whole number of more than 64 bits is read as a float.
-        Value::Number(number)
-            if number.is_f64() && number.as_f64().is_some_and(|float| (9.2e18..1.7e38).contains(&float.abs())) =>
-        {
-            values::int(value).map_or_else(|_| number.to_string(), |whole| whole.to_string())
-        }
         Value::Array(items) => format!("<list of {} items>", items.len()),
         Value::Object(map) => dictionary_summary(map.len()),
         other => shortened(&python::display(other), INPUT_CHARS),

@@ -12,6 +12,8 @@ use std::{
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+use super::values::TWO_63;
+
 /// Values of a body, without the ids of its prompt.
 const MOST_VALUES: usize = 4 << 20;
 
@@ -25,6 +27,8 @@ pub(super) struct TreeReading {
     /// Ids of the prompts, where `prompt` is a list of ids or of such lists.
     ids: RefCell<Option<Vec<Arc<[u32]>>>>,
     takes_ids: bool,
+    /// True where a number may have been a whole one of more digits than were kept.
+    is_rounded: Cell<bool>,
 }
 
 impl TreeReading {
@@ -33,7 +37,7 @@ impl TreeReading {
     }
 
     fn of(most: usize, takes_ids: bool) -> Self {
-        Self { left: Cell::new(most), ids: RefCell::default(), takes_ids }
+        Self { left: Cell::new(most), ids: RefCell::default(), takes_ids, is_rounded: Cell::new(false) }
     }
 
     /// Reads a text. Where ids are taken, a list of one id stands for those of the field `prompt`, or an empty list for each of its lists.
@@ -50,6 +54,10 @@ impl TreeReading {
              reads beside the token ids of a completion's `prompt`. Please send less in one request."
         );
         (self.left.get() == 0).then_some(message)
+    }
+
+    pub(super) fn is_rounded(&self) -> bool {
+        self.is_rounded.get()
     }
 
     pub(super) fn into_ids(self) -> Option<Vec<Arc<[u32]>>> {
@@ -103,6 +111,9 @@ impl<'de> Visitor<'de> for TreeBuilder<'_> {
     }
 
     fn visit_f64<E>(self, number: f64) -> Result<Value, E> {
+        if number.abs() >= TWO_63 {
+            self.reading.is_rounded.set(true);
+        }
         Ok(Number::from_f64(number).map_or(Value::Null, Value::Number))
     }
 

@@ -3,7 +3,7 @@
 //! The engine reads the parts of a content and the tool calls only when it comes to them: such a fault is reported in other
 //! words, and only where no kind takes the message as it is.
 //!
-//! Limits: the kinds of parts that only a vision or speech model has are known by their `type` alone.
+//! Limits: of the parts of a message, those after the first image, audio or video are not read again.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::{
     error::ApiError,
-    issues::{Issues, Loc},
+    issues::{FieldFault, Issues, Loc},
     python,
     schema::{
         self, Field, Kind,
@@ -116,32 +116,94 @@ const CUSTOM_CALLED: Object = object(&[Field("input", Kind::Text, Required), Fie
 const SHOWN: usize = 50;
 const HELP: &str = "For further information visit https://errors.pydantic.dev/2.14/v";
 
-/// A kind of content part: its name, the field it has to have and the value of `type`, in the order of the fields.
-struct PartKind(&'static str, &'static str, &'static str);
+/// A kind of content part: the name of its class and its fields, in their order.
+#[derive(Debug)]
+struct PartKind(&'static str, &'static Object);
 
-const TEXT: PartKind = PartKind("ChatCompletionContentPartTextParam", "text", "text");
-const REFUSAL: PartKind = PartKind("ChatCompletionContentPartRefusalParam", "refusal", "refusal");
-const OF_USERS: &[PartKind] = &[
-    TEXT,
-    PartKind("ChatCompletionContentPartImageParam", "image_url", "image_url"),
-    PartKind("ChatCompletionContentPartInputAudioParam", "input_audio", "input_audio"),
-    PartKind("File", "file", "file"),
-];
-/// What a reader that takes every part takes, by `type`, and the field of text that such a part has to have.
-const STRICT: &[(&str, Option<&str>)] = &[
-    ("text", Some("text")),
-    ("refusal", Some("refusal")),
-    ("thinking", Some("thinking")),
-    ("image_url", None),
-    ("input_audio", None),
-    ("file", None),
-    ("audio_url", None),
-    ("video_url", None),
-    ("image_embeds", None),
-    ("audio_embeds", None),
-    ("video_embeds", None),
-    ("prompt_embeds", Some("data")),
-    ("tool_reference", None),
+const URL: Field = Field("url", Kind::Text, Required);
+const DETAIL: Field = Field("detail", Kind::OneOf(&["auto", "low", "high", "original"]), Optional);
+
+const TEXT: PartKind = PartKind(
+    "ChatCompletionContentPartTextParam",
+    &object(&[Field("text", Kind::Text, Required), Field("type", Kind::OneOf(&["text"]), Required)]),
+);
+const REFUSAL: PartKind = PartKind(
+    "ChatCompletionContentPartRefusalParam",
+    &object(&[Field("refusal", Kind::Text, Required), Field("type", Kind::OneOf(&["refusal"]), Required)]),
+);
+const IMAGE: PartKind = PartKind(
+    "ChatCompletionContentPartImageParam",
+    &object(&[
+        Field("image_url", Kind::TypedDict(&object(&[URL, DETAIL])), Required),
+        Field("type", Kind::OneOf(&["image_url"]), Required),
+    ]),
+);
+const INPUT_AUDIO: PartKind = PartKind(
+    "ChatCompletionContentPartInputAudioParam",
+    &object(&[
+        Field("input_audio", Kind::TypedDict(&AUDIO_DATA), Required),
+        Field("type", Kind::OneOf(&["input_audio"]), Required),
+    ]),
+);
+const AUDIO_DATA: Object =
+    object(&[Field("data", Kind::Text, Required), Field("format", Kind::OneOf(&["wav", "mp3"]), Required)]);
+const FILE: PartKind = PartKind(
+    "File",
+    &object(&[
+        Field(
+            "file",
+            Kind::TypedDict(&object(&[
+                Field("file_data", Kind::Text, Optional),
+                Field("file_id", Kind::Text, Optional),
+                Field("filename", Kind::Text, Optional),
+            ])),
+            Required,
+        ),
+        Field("type", Kind::OneOf(&["file"]), Required),
+    ]),
+);
+const AUDIO: PartKind = PartKind(
+    "ChatCompletionContentPartAudioParam",
+    &object(&[
+        Field("audio_url", Kind::TypedDict(&object(&[URL])), Required),
+        Field("type", Kind::OneOf(&["audio_url"]), Required),
+    ]),
+);
+const VIDEO: PartKind = PartKind(
+    "ChatCompletionContentPartVideoParam",
+    &object(&[
+        Field("video_url", Kind::TypedDict(&object(&[URL])), Required),
+        Field("type", Kind::OneOf(&["video_url"]), Required),
+    ]),
+);
+const OF_USERS: &[PartKind] = &[TEXT, IMAGE, INPUT_AUDIO, FILE];
+
+/// Kinds by which a part is read once more when the engine comes to it, by its `type`.
+const READ_AGAIN: &[(&str, PartKind)] =
+    &[("image_url", IMAGE), ("input_audio", INPUT_AUDIO), ("audio_url", AUDIO), ("video_url", VIDEO)];
+
+const UUID: Field = Field("uuid", Kind::Text, Nullable);
+const EMBEDS: Kind = Kind::AnyOf(&[Kind::Text, Kind::Dictionary]);
+
+/// Parts that the kind of message takes which reads everything at once.
+const STRICT: &[&Object] = &[
+    TEXT.1,
+    IMAGE.1,
+    INPUT_AUDIO.1,
+    FILE.1,
+    AUDIO.1,
+    VIDEO.1,
+    REFUSAL.1,
+    &object(&[Field("image_pil", Kind::OneOf(&[]), Nullable), UUID]),
+    &object(&[Field("image_url", Kind::Text, Nullable), UUID]),
+    &object(&[Field("audio_url", Kind::Text, Nullable)]),
+    &object(&[Field("video_url", Kind::Text, Nullable), UUID]),
+    &object(&[Field("image_embeds", EMBEDS, Nullable), Field("type", Kind::OneOf(&["image_embeds"]), Required)]),
+    &object(&[Field("audio_embeds", EMBEDS, Nullable), Field("type", Kind::OneOf(&["audio_embeds"]), Required)]),
+    &object(&[Field("video_embeds", EMBEDS, Nullable), Field("type", Kind::OneOf(&["video_embeds"]), Required)]),
+    &object(&[Field("data", Kind::Text, Required), Field("type", Kind::OneOf(&["prompt_embeds"]), Required)]),
+    &object(&[Field("name", Kind::Text, Optional), Field("type", Kind::OneOf(&["tool_reference"]), Optional)]),
+    &object(&[Field("thinking", Kind::Text, Required), Field("type", Kind::OneOf(&["thinking"]), Optional)]),
 ];
 
 /// Reports faults of parts and tool calls that are read late, in a body whose messages fit.
@@ -169,40 +231,50 @@ fn items(value: Option<&Value>) -> Cow<'_, [Value]> {
 }
 
 /// # Errors
-/// The first part that no kind takes. With `strict` the message may be read by the kind that takes every part.
+/// The first part that no kind takes. With `strict` the message may be read by the kind that reads everything at once, which takes any
+/// object as a part; it is chosen where it knows more fields than the others, which do not look at the parts.
 fn check_parts(message: &Map<String, Value>, strict: bool) -> Result<(), ApiError> {
     // A text is read as such.
     let parts = items(message.get("content").filter(|content| !content.is_string()));
-    if strict && parts.iter().all(|part| part.as_object().is_some_and(is_strict_part)) {
-        return Ok(());
-    }
-    let Some(kinds) = kinds(message) else { return Ok(()) };
+    let is_taken = strict && parts.iter().all(|part| part.is_object() || part.is_string());
+    let is_chosen = is_taken && parts.iter().filter_map(Value::as_object).any(is_known);
+    let kinds = kinds(message).filter(|_| !is_chosen).unwrap_or_default();
     for (at, part) in parts.iter().enumerate() {
-        let mut faults = Vec::with_capacity(kinds.len());
-        for kind in kinds {
+        let faults_by = |kind: &PartKind| {
             let path = if kinds.len() > 1 { format!("{at}.{}", kind.0) } else { at.to_string() };
-            let found = faults_of(kind, part, &path);
-            if found.is_empty() {
-                faults.clear();
-                break;
-            }
-            faults.extend(found);
-        }
-        if !faults.is_empty() {
-            let label = if faults.len() == 1 { "error" } else { "errors" };
-            let list = faults.join("\n");
-            let message = format!("{} validation {label} for ValidatorIterator\n{list}", faults.len());
-            return Err(ApiError::bad_request(message));
+            faults_of(&Kind::TypedDict(kind.1), part, &path)
+        };
+        let faults: Vec<Vec<String>> = kinds.iter().map(faults_by).collect();
+        if !faults.is_empty() && faults.iter().all(|faults| !faults.is_empty()) {
+            return Err(invalid("ValidatorIterator", &faults.concat()));
         }
     }
-    Ok(())
+    parts.iter().filter_map(Value::as_object).find_map(read_again).unwrap_or(Ok(()))
 }
 
-fn is_strict_part(part: &Map<String, Value>) -> bool {
-    let kind = part.get("type").and_then(Value::as_str);
-    STRICT.iter().any(|(name, field)| {
-        Some(*name) == kind && field.is_none_or(|field| part.get(field).is_some_and(Value::is_string))
-    })
+fn invalid(class: &str, faults: &[String]) -> ApiError {
+    let label = if faults.len() == 1 { "error" } else { "errors" };
+    ApiError::bad_request(format!("{} validation {label} for {class}\n{}", faults.len(), faults.join("\n")))
+}
+
+/// Returns whether a kind of part takes this one for a field that it has.
+fn is_known(part: &Map<String, Value>) -> bool {
+    let has_some = |object: &Object| object.fields.iter().any(|Field(name, ..)| part.contains_key(*name));
+    STRICT.iter().any(|object| has_some(object) && schema::takes(object, part))
+}
+
+/// What the engine finds when it comes to a part; `None` where it goes on to the next one. It stops at media and at what it does not know.
+fn read_again(part: &Map<String, Value>) -> Option<Result<(), ApiError>> {
+    let word = part.get("type")?.as_str()?;
+    let Some((field, PartKind(class, object))) = READ_AGAIN.iter().find(|(field, _)| *field == word) else {
+        return (!["text", "input_text", "output_text", "refusal", "thinking"].contains(&word)).then_some(Ok(()));
+    };
+    // What has an id may be known already.
+    if part.contains_key("uuid") && part.get(*field).is_none_or(Value::is_null) {
+        return Some(Ok(()));
+    }
+    let faults = faults_of(&Kind::TypedDict(object), &Value::Object(part.clone()), "");
+    Some(if faults.is_empty() { Ok(()) } else { Err(invalid(class, &faults)) })
 }
 
 fn kinds(message: &Map<String, Value>) -> Option<&'static [PartKind]> {
@@ -215,26 +287,25 @@ fn kinds(message: &Map<String, Value>) -> Option<&'static [PartKind]> {
     }
 }
 
-fn faults_of(PartKind(_, field, word): &PartKind, part: &Value, path: &str) -> Vec<String> {
-    let Value::Object(map) = part else {
-        return vec![fault(path, "dict_type", "Input should be a valid dictionary", part)];
+/// What does not fit, as pydantic's texts list it.
+fn faults_of(kind: &Kind, value: &Value, path: &str) -> Vec<String> {
+    let (Kind::TypedDict(object), Value::Object(map)) = (kind, value) else {
+        let judged = match kind {
+            Kind::TypedDict(_) => Err(FieldFault::NO_DICTIONARY),
+            scalar => schema::judge_scalar(scalar, value),
+        };
+        let words = judged.err().map(FieldFault::words);
+        return words.into_iter().map(|(kind, message, _)| fault(path, kind, &message, value)).collect();
     };
-    let mut faults = Vec::new();
-    let at = |name: &str| format!("{path}.{name}");
-    match map.get(*field) {
-        None => faults.push(fault(&at(field), "missing", "Field required", part)),
-        Some(Value::String(_)) => {}
-        Some(other) if field == word && ["text", "refusal"].contains(word) => {
-            faults.push(fault(&at(field), "string_type", "Input should be a valid string", other));
+    let of_field = |Field(name, kind, need): &Field| {
+        let path = if path.is_empty() { (*name).to_owned() } else { format!("{path}.{name}") };
+        match map.get(*name) {
+            Some(inside) => faults_of(kind, inside, &path),
+            None if *need == Required => vec![fault(&path, "missing", "Field required", value)],
+            None => Vec::new(),
         }
-        Some(_) => {}
-    }
-    match map.get("type") {
-        None => faults.push(fault(&at("type"), "missing", "Field required", part)),
-        Some(kind) if kind == *word => {}
-        Some(other) => faults.push(fault(&at("type"), "literal_error", &format!("Input should be '{word}'"), other)),
-    }
-    faults
+    };
+    object.fields.iter().flat_map(of_field).collect()
 }
 
 /// One of pydantic's errors as its texts list them.

@@ -6,6 +6,19 @@ use serde_json::Value;
 
 pub(super) use text::python::repr_float as float;
 
+/// Begins a text that stands for a number which a [`Value`] does not hold: `NaN`, an infinity, or a whole number of more than 64 bits.
+pub(super) const NUMBER: &str = "\u{fdd0}";
+
+/// The number that a text stands for, as it was written.
+pub(super) fn number_text(value: &Value) -> Option<&str> {
+    value.as_str()?.strip_prefix(NUMBER)
+}
+
+/// Returns whether a number is written as a whole one.
+fn is_whole(number: &str) -> bool {
+    number.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit())
+}
+
 /// `repr` of a string: single quotes unless it holds some and no double ones.
 pub(super) fn repr(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
@@ -34,7 +47,7 @@ pub(super) fn repr(text: &str) -> String {
 /// `str` of a scalar, `repr` of what is inside containers.
 pub(super) fn display(value: &Value) -> String {
     match value {
-        Value::String(text) => text.clone(),
+        Value::String(text) if number_text(value).is_none() => text.clone(),
         other => literal(other),
     }
 }
@@ -49,7 +62,11 @@ pub(super) fn literal(value: &Value) -> String {
             Some(value) if number.is_f64() => float(value),
             _ => number.to_string(),
         },
-        Value::String(text) => repr(text),
+        Value::String(text) => match number_text(value) {
+            Some(whole) if is_whole(whole) => whole.to_owned(),
+            Some(number) => number.parse().map_or_else(|_| number.to_owned(), float),
+            None => repr(text),
+        },
         Value::Array(items) => format!("[{}]", items.iter().map(literal).collect::<Vec<_>>().join(", ")),
         Value::Object(map) => {
             let pairs: Vec<String> =
@@ -80,7 +97,11 @@ pub(super) fn class(value: &Value) -> &'static str {
         Value::Bool(_) => "bool",
         Value::Number(number) if number.is_f64() => "float",
         Value::Number(_) => "int",
-        Value::String(_) => "str",
+        Value::String(_) => match number_text(value) {
+            Some(number) if is_whole(number) => "int",
+            Some(_) => "float",
+            None => "str",
+        },
         Value::Array(_) => "list",
         Value::Object(_) => "dict",
     }

@@ -19,8 +19,8 @@ use super::{
     json,
     json_tree::TreeReading,
     kv_transfer::KvTransferParams,
-    logprobs::LogprobsOptions,
-    messages, rules,
+    logprobs::LogprobsAsked,
+    messages, python, rules,
     sampling::Sampling,
     structured::{self, Constraint},
     tool_choice::ToolUse,
@@ -328,8 +328,8 @@ impl GenerationRequest {
 }
 
 /// Checks the field `structured_outputs` alone, which has to be right by itself.
-fn check_constraint(map: &Map<String, Value>) -> Result<(), ApiError> {
-    structured::RequestedStructure::own(map).map_or(Ok(()), |requested| requested.check_count())
+pub(super) fn check_constraint(map: &Map<String, Value>) -> Result<(), ApiError> {
+    structured::Asked::own(map).map_or(Ok(()), |asked| asked.check_count())
 }
 
 fn check_late(api: Api, map: &Map<String, Value>) -> Result<(), ApiError> {
@@ -351,7 +351,9 @@ fn max_tokens(api: Api, body: &ValidBody<'_>) -> Option<(&'static str, i128)> {
 fn completion_prompts(prompt: Option<Value>) -> Vec<PromptInput> {
     let text = |item: Value| if let Value::String(text) = item { Some(PromptInput::Text(text)) } else { None };
     match prompt {
-        Some(Value::Array(items)) if items.iter().all(Value::is_string) => items.into_iter().filter_map(text).collect(),
+        Some(Value::Array(items)) if items.iter().all(|item| python::class(item) == "str") => {
+            items.into_iter().filter_map(text).collect()
+        }
         Some(Value::Array(items)) if items.iter().all(Value::is_array) => {
             items.iter().filter_map(Value::as_array).map(|items| PromptInput::Ids(ids(items).into())).collect()
         }

@@ -43,11 +43,9 @@ pub(super) fn check(api: Api, body: &Map<String, Value>) -> Result<(), ApiError>
 
 /// The engine goes through the messages before it looks at their type.
 fn messages(body: &Map<String, Value>) -> Result<(), ApiError> {
-    match body.get("messages") {
-        Some(value @ (Value::Null | Value::Bool(_) | Value::Number(_))) => {
-            Err(ApiError::bad_request(format!("'{}' object is not iterable", python::class(value))))
-        }
-        _ => Ok(()),
+    match body.get("messages").map(python::class) {
+        None | Some("str" | "list" | "dict") => Ok(()),
+        Some(class) => Err(ApiError::bad_request(format!("'{class}' object is not iterable"))),
     }
 }
 
@@ -124,6 +122,7 @@ fn number(body: &Map<String, Value>, name: &str) -> Result<Option<f64>, ApiError
         None | Some(Value::Null) => Ok(None),
         Some(Value::Bool(flag)) => Ok(Some(f64::from(u8::from(*flag)))),
         Some(Value::Number(number)) => Ok(number.as_f64()),
+        Some(other) if python::number_text(other).is_some() => Ok(values::float(other).ok()),
         Some(other) => {
             Err(ApiError::parameter_value(name, &format!("`{name}` must be an integer."), &python::display(other)))
         }
@@ -170,7 +169,7 @@ fn chat_logprobs(body: &Map<String, Value>) -> Result<(), ApiError> {
     let top = number(body, "top_logprobs")?;
     prompt_logprobs(body)?;
     positive_or_all(body, "top_logprobs", top)?;
-    if top.is_some_and(|top| top != 0.0) && !python::truthy(body.get("logprobs")) {
+    if top.is_some_and(|top| top.abs() > 0.0) && !python::truthy(body.get("logprobs")) {
         let message = "when using `top_logprobs`, `logprobs` must be set to true.";
         return Err(ApiError::parameter("top_logprobs", message));
     }
@@ -336,8 +335,7 @@ fn prompt(body: &Map<String, Value>) -> Result<(), ApiError> {
 fn thinking_budget(body: &Map<String, Value>) -> Result<(), ApiError> {
     match body.get("thinking_token_budget") {
         None | Some(Value::Null) => Ok(()),
-        Some(Value::Number(number)) if number.as_i128().is_some_and(|budget| budget >= -1) => Ok(()),
-        Some(Value::Number(number)) if number.as_f64().is_some_and(|budget| budget >= 1.8e19) => Ok(()),
+        Some(whole) if python::class(whole) == "int" && values::int(whole).is_ok_and(|budget| budget >= -1) => Ok(()),
         Some(other) => Err(ApiError::parameter_value(
             "thinking_token_budget",
             "`thinking_token_budget` must be a non-negative integer or -1 for unlimited.",

@@ -41,8 +41,6 @@ pub(super) enum Kind {
     DictionaryOf(&'static Self),
     /// An object whose keys are whole numbers and whose values are of a kind.
     ById(&'static Self),
-    /// An object without a schema, or a value of a kind.
-    DictionaryOr(&'static Self),
     /// An object with fields of its own.
     Object(&'static Object),
     /// An object with fields of its own, read by the reader with the shorter error for what is no object.
@@ -182,8 +180,6 @@ pub(super) fn judge(kind: &Kind, value: &Value, loc: &Loc<'_>, issues: &mut Issu
     match kind {
         Kind::NullOr(_) if value.is_null() => {}
         Kind::NullOr(kind) => judge(kind, value, loc, issues),
-        Kind::DictionaryOr(_) if value.is_object() => {}
-        Kind::DictionaryOr(other) => judge(other, value, loc, issues),
         Kind::DictionaryOf(kind) => match value {
             Value::Object(map) => map.iter().for_each(|(key, value)| judge(kind, value, &loc.field(key), issues)),
             _ => issues.push(loc, FieldFault::NO_DICTIONARY, value),
@@ -230,7 +226,7 @@ pub(super) fn judge(kind: &Kind, value: &Value, loc: &Loc<'_>, issues: &mut Issu
 }
 
 /// Judges a value of which nothing inside is judged.
-fn judge_scalar<'k>(kind: &'k Kind, value: &Value) -> Result<(), FieldFault<'k>> {
+pub(super) fn judge_scalar<'k>(kind: &'k Kind, value: &Value) -> Result<(), FieldFault<'k>> {
     let unless = |fits: bool, fault: FieldFault<'k>| if fits { Ok(()) } else { Err(fault) };
     match kind {
         Kind::Int => int(value).map(drop),

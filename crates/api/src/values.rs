@@ -4,26 +4,28 @@ use serde_json::Value;
 
 use super::{issues::FieldFault, python};
 
-/// Whole numbers are smaller: 2^127.
-const LARGEST_WHOLE: f64 = 170_141_183_460_469_231_731_687_303_715_884_105_728.0;
+/// Floats from here on are no whole numbers.
+pub(super) const TWO_63: f64 = 9_223_372_036_854_775_808.0;
+
+const NOT_FINITE: FieldFault<'_> = FieldFault::Plain("finite_number", "Input should be a finite number");
+const NO_TEXT: FieldFault<'_> = FieldFault::Plain("string_type", "Input should be a valid string");
 
 type ValueResult<T> = Result<T, FieldFault<'static>>;
 
 /// A value as a whole number: numbers without a fraction, texts that spell one, true and false.
 ///
-/// Deviation: beyond 64 bits the digits are those of the nearest double.
+/// Deviation: beyond 128 bits it is the nearest number of 128 bits.
 pub(super) fn int(value: &Value) -> ValueResult<i128> {
     match value {
         Value::Bool(flag) => Ok(i128::from(*flag)),
         Value::Number(number) => match (number.as_i128(), number.as_f64()) {
             (Some(whole), _) => Ok(whole),
-            // A whole number of many digits is read as a float too, so only one that is not written in digits counts as such.
-            (None, Some(float)) if float.abs() >= LARGEST_WHOLE => {
+            (None, Some(float)) if float.abs() >= TWO_63 => {
                 let message = "Unable to parse input string as an integer, exceeded maximum size";
                 Err(FieldFault::Plain("int_parsing_size", message))
             }
             (None, Some(float)) if float.fract() == 0.0 => {
-                #[allow(clippy::cast_possible_truncation)] // whole, and within 128 bits
+                #[allow(clippy::cast_possible_truncation)] // whole, and within 64 bits
                 Ok(float as i128)
             }
             _ => {
@@ -31,10 +33,13 @@ pub(super) fn int(value: &Value) -> ValueResult<i128> {
                 Err(FieldFault::Plain("int_from_float", message))
             }
         },
-        Value::String(text) => whole(text).ok_or({
-            let message = "Input should be a valid integer, unable to parse string as an integer";
-            FieldFault::Plain("int_parsing", message)
-        }),
+        Value::String(text) => match python::number_text(value) {
+            Some(number) => python::int(number).ok_or(NOT_FINITE),
+            None => whole(text).ok_or({
+                let message = "Input should be a valid integer, unable to parse string as an integer";
+                FieldFault::Plain("int_parsing", message)
+            }),
+        },
         _ => Err(FieldFault::Plain("int_type", "Input should be a valid integer")),
     }
 }
@@ -66,7 +71,7 @@ pub(super) fn float(value: &Value) -> ValueResult<f64> {
     match value {
         Value::Bool(flag) => Ok(f64::from(u8::from(*flag))),
         Value::Number(number) => Ok(number.as_f64().unwrap_or(f64::INFINITY)),
-        Value::String(text) => text.trim().parse().map_err(|_| {
+        Value::String(text) => python::number_text(value).unwrap_or(text).trim().parse().map_err(|_| {
             FieldFault::Plain("float_parsing", "Input should be a valid number, unable to parse string as a number")
         }),
         _ => Err(FieldFault::Plain("float_type", "Input should be a valid number")),
@@ -93,6 +98,7 @@ pub(super) fn flag(value: &Value) -> ValueResult<bool> {
             Some(other) if other.fract() == 0.0 && other.abs() < 9.2e18 => None,
             _ => return Err(NO_FLAG),
         },
+        Value::String(_) if python::number_text(value).is_some() => return Err(NO_FLAG),
         Value::String(text) => match text.to_ascii_lowercase().as_str() {
             "0" | "off" | "f" | "false" | "n" | "no" => Some(false),
             "1" | "on" | "t" | "true" | "y" | "yes" => Some(true),
@@ -110,7 +116,7 @@ pub(super) fn is_set(value: &Value) -> bool {
 
 /// A value as text.
 pub(super) fn text(value: &Value) -> ValueResult<&str> {
-    value.as_str().ok_or(FieldFault::Plain("string_type", "Input should be a valid string"))
+    value.as_str().filter(|_| python::number_text(value).is_none()).ok_or(NO_TEXT)
 }
 
 /// A value as a list.

@@ -284,7 +284,8 @@ pub const CATALOGUE: &[CatalogueRow] = &[
     })
     .documented("A comment of one very long line.", "huge-line:1000000 at event 2"),
     body("drip", &[("bytes", "of a piece"), ("every", "time between pieces; 1ms")], |_, arguments| {
-        let bytes = needed(arguments.number("bytes", true, LONGEST_LINE)?.filter(|bytes| *bytes > 0), "drip:1")?;
+        let bytes = in_range(arguments.number("bytes", true, LONGEST_LINE)?, |bytes| *bytes > 0, "at least one byte")?;
+        let bytes = needed(bytes, "drip:1")?;
         let every = arguments.duration("every", false)?.unwrap_or(Duration::from_millis(1));
         Ok(FaultKind::Stream(StreamFault::Drip { bytes, every }))
     })
@@ -305,12 +306,13 @@ pub const CATALOGUE: &[CatalogueRow] = &[
         "split-at:1,7,30",
     ),
     body("merge", &[("events", "how many come in one write; 2")], |_, arguments| {
-        let events = arguments.number("events", true, 10_000)?.unwrap_or(2);
-        Ok(all(EventEdit::Merge(events.max(1))))
+        let events = in_range(arguments.number("events", true, 10_000)?, |events| *events > 1, "a number from 2 to 10000")?;
+        Ok(all(EventEdit::Merge(events.unwrap_or(2))))
     })
     .documented("Several events come in one write.", "merge:3"),
     body("duplicate", DUPLICATES, |_, arguments| {
-        let times = arguments.number("times", true, MOST_COPIES)?.unwrap_or(1);
+        let times = in_range(arguments.number("times", true, MOST_COPIES)?, |times| *times > 0, "a number from 1 to 1000")?;
+        let times = times.unwrap_or(1);
         one_or_more(arguments, EventEdit::Duplicate(times))
     })
     .documented("An event comes again.", "duplicate:3 at event 2"),
@@ -366,14 +368,26 @@ pub(crate) fn needed<T>(argument: Option<T>, example: &str) -> Result<T, FaultSy
     argument.ok_or_else(|| FaultSyntaxError(format!("an argument is missing, as in `{example}`")))
 }
 
+/// An argument that is left out or in its range, which is named where it is not.
+pub(crate) fn in_range<T>(
+    argument: Option<T>,
+    is_in: impl FnOnce(&T) -> bool,
+    range: &str,
+) -> Result<Option<T>, FaultSyntaxError> {
+    match argument {
+        Some(given) if !is_in(&given) => Err(FaultSyntaxError(format!("{range} is needed"))),
+        argument => Ok(argument),
+    }
+}
+
 fn all(edit: EventEdit) -> FaultKind {
     FaultKind::Stream(StreamFault::Edit { edit, count: None })
 }
 
 fn one_or_more(arguments: &mut FaultArguments, edit: EventEdit) -> Result<FaultKind, FaultSyntaxError> {
     let is_first = !matches!(edit, EventEdit::Duplicate(_));
-    let count = arguments.number("count", is_first, MOST)?.unwrap_or(1);
-    Ok(FaultKind::Stream(StreamFault::Edit { edit, count: Some(count) }))
+    let count = in_range(arguments.number("count", is_first, MOST)?, |count| *count > 0, "at least one event")?;
+    Ok(FaultKind::Stream(StreamFault::Edit { edit, count: Some(count.unwrap_or(1)) }))
 }
 
 fn split(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
@@ -420,7 +434,8 @@ fn invalid(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSy
 
 fn any_refusal(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
     let status = arguments.number("status", true, 599)?.and_then(|status| u16::try_from(status).ok());
-    let status = needed(status.filter(|status| *status >= 400), "error:529 (from 400 to 599)")?;
+    let status = in_range(status, |status| *status >= 400, "a status from 400 to 599")?;
+    let status = needed(status, "error:529 (from 400 to 599)")?;
     let retry_after = arguments.duration("retry-after", false)?;
     let limits = (status == 429).then(|| limits(arguments)).transpose()?;
     Ok(FaultKind::Refusal(RefusalFault { status, message: arguments.text("message", false), retry_after, limits }))

@@ -10,7 +10,7 @@ use base::units::parse_duration;
 use crate::{
     catalogue::{CatalogueRow, FaultStage, rows},
     kind::FaultKind,
-    selection::{CONDITIONS, FaultSelection},
+    selection::{CONDITIONS, FaultSelection, ServedNames},
 };
 
 /// Place in a response from which on a fault happens.
@@ -72,6 +72,15 @@ impl Fault {
     pub fn what(&self) -> String {
         let place = self.place.map(|place| format!(" at {place}")).unwrap_or_default();
         format!("{}{place}", self.written)
+    }
+
+    /// Returns why it cannot happen on a server, where that is certain.
+    #[must_use]
+    pub fn unmatched(&self, served: &ServedNames) -> Option<String> {
+        if self.row.stage == FaultStage::Events && !served.publishes {
+            return Some("no KV events are published without --enable-kv-cache-events".to_owned());
+        }
+        self.selection.unmatched(served)
     }
 }
 
@@ -375,7 +384,21 @@ mod tests {
             ("quota:requests=1 where record=a.yaml#0", "where `record` is no condition"),
             ("kv-drop at token 3", "after so many batches"),
             ("kv-drop where mood=bad", "`mood` is no condition"),
-            ("slower:0", "as in `slower:3"),
+            ("slower:0", "a factor above 0 and up to 1000, as in `slower:3`, is needed"),
+            ("error:99", "a status from 400 to 599 is needed"),
+            ("399", "a status from 400 to 599 is needed"),
+            ("error", "an argument is missing, as in `error:529"),
+            ("quota:requests=0", "a limit of at least 1 is needed"),
+            ("quota:requests=1,per=0s", "a time above 0 is needed"),
+            ("drip:0", "at least one byte is needed"),
+            ("kv-late:11m", "a time up to 10m is needed"),
+            ("not-ready:0s", "a time above 0 is needed"),
+            ("merge:0", "a number from 2 to 10000 is needed"),
+            ("merge:1", "a number from 2 to 10000 is needed"),
+            ("duplicate:0", "a number from 1 to 1000 is needed"),
+            ("malformed:0", "at least one event is needed"),
+            ("429 where from=10s until=5s", "`until` is not after `from`"),
+            ("die where from=10s until=10s", "`until` is not after `from`"),
             ("slower", "an argument is missing, as in `slower:3"),
             ("quota:per=1s", "quota:requests=60"),
             ("not-ready:up=1s", "not-ready:2s,up=5s"),

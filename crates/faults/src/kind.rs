@@ -187,7 +187,7 @@ impl RefusalFault {
             }
         };
         match &self.message {
-            Some(message) => ApiError { message: message.clone(), param: None, ..error },
+            Some(message) => ApiError { message: message.clone(), param: param_of(message), ..error },
             None => error,
         }
     }
@@ -216,6 +216,12 @@ impl RefusalFault {
     }
 }
 
+/// The parameter that a message of the engine's names at its end, which is the error's too.
+fn param_of(message: &str) -> Option<String> {
+    let (_, named) = message.strip_suffix(')')?.rsplit_once("(parameter=")?;
+    Some(named.split_once(", value=").map_or(named, |(name, _)| name).to_owned())
+}
+
 /// The answer to a request without a key, which is the same on every endpoint.
 fn unauthorized() -> ApiError {
     let body = Some(r#"{"error":"Unauthorized"}"#.to_owned());
@@ -226,6 +232,22 @@ fn unauthorized() -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fault::Fault;
+
+    #[test]
+    fn a_message_that_names_a_parameter_has_it_as_the_engine_does() {
+        let context =
+            RefusalContext { endpoint: Endpoint::Chat, max_model_len: 8, names: Arc::new([]), model: String::new() };
+        let body = |line: &str| match line.parse::<Fault>().unwrap().kind {
+            FaultKind::Refusal(fault) => fault.error(&context).body(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(
+            body("invalid-request"),
+            r#"{"error":{"message":"temperature must be in [0, 2], got 3.5. (parameter=temperature, value=3.5)","type":"BadRequestError","param":"temperature","code":400}}"#
+        );
+        assert!(body("error:400,message=no").contains(r#""message":"no","type":"BadRequestError","param":null"#));
+    }
 
     #[test]
     fn the_spent_limit_has_nothing_left_and_the_other_all() {

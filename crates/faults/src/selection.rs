@@ -104,6 +104,9 @@ impl FaultSelection {
             selection.add(name, value).map_err(|why| FaultSyntaxError(format!("`{word}`: {why}")))?;
             count += 1;
         }
+        if selection.from.zip(selection.until).is_some_and(|(from, until)| from >= until) {
+            return Err(FaultSyntaxError("`until` is not after `from`: it could never happen".to_owned()));
+        }
         if count == 0 {
             return Err(FaultSyntaxError(format!("conditions are expected after `where`: {CONDITIONS}")));
         }
@@ -165,6 +168,8 @@ pub struct ServedNames {
     pub models: Option<Vec<String>>,
     /// How many replicas there are.
     pub replicas: u32,
+    /// True where KV events are published.
+    pub publishes: bool,
 }
 
 impl FaultSelection {
@@ -182,9 +187,6 @@ impl FaultSelection {
             return Some(format!(
                 "no header `{name}` has this value: spaces around it and control characters are not sent"
             ));
-        }
-        if self.from.zip(self.until).is_some_and(|(from, until)| from >= until) {
-            return Some("`until` is not after `from`".to_owned());
         }
         if self.first.zip(self.nth).is_some_and(|(first, nth)| nth > first) {
             return Some("`nth` is not among the `first`".to_owned());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    catalogue::{Argument, CatalogueRow, FaultStage, ReadKind, before, needed},
+    catalogue::{Argument, CatalogueRow, FaultStage, ReadKind, before, in_range, needed},
     fault::{FaultArguments, FaultSyntaxError},
     kind::{FaultKind, RefusalFault},
     quota::QuotaLimits,
@@ -75,8 +75,8 @@ pub(crate) const SIGNALS: &[CatalogueRow] = &[
     of(FaultStage::Events, "kv-double", COUNT, |_, _| Ok(FaultKind::Events(EventsFault::Double)))
         .documented("Batches are sent twice.", "kv-double:3 at event 7"),
     of(FaultStage::Events, "kv-late", LATE, |_, arguments| {
-        let by = arguments.duration("by", true)?.filter(|by| *by <= LATEST);
-        Ok(FaultKind::Events(EventsFault::Late(needed(by, "kv-late:2s (up to 10m)")?)))
+        let by = in_range(arguments.duration("by", true)?, |by| *by <= LATEST, "a time up to 10m")?;
+        Ok(FaultKind::Events(EventsFault::Late(needed(by, "kv-late:2s")?)))
     })
     .documented("Batches are sent later, and those behind them after them.", "kv-late:2s at event 7"),
     of(FaultStage::Events, "kv-reorder", COUNT, |_, _| Ok(FaultKind::Events(EventsFault::Reorder)))
@@ -89,11 +89,8 @@ pub(crate) const SIGNALS: &[CatalogueRow] = &[
     })
     .documented("A replay has the last batches only.", "kv-replay-cut:5 at event 20"),
     of(FaultStage::Events, "kv-restart", &[("for", "how long the socket is closed; 0")], |_, arguments| {
-        let time = arguments.duration("for", true)?.unwrap_or_default();
-        Ok(FaultKind::Events(EventsFault::Restart(needed(
-            Some(time).filter(|time| *time <= LATEST),
-            "kv-restart:1s (up to 10m)",
-        )?)))
+        let time = in_range(arguments.duration("for", true)?, |time| *time <= LATEST, "a time up to 10m")?;
+        Ok(FaultKind::Events(EventsFault::Restart(time.unwrap_or_default())))
     })
     .documented("The publisher's socket is closed and opened again; numbers begin at 0.", "kv-restart at event 7"),
     of(FaultStage::Server, "die", &[], |_, _| Ok(FaultKind::Server(ServerFault::Die))).documented(
@@ -105,9 +102,10 @@ pub(crate) const SIGNALS: &[CatalogueRow] = &[
         "refuse where from=10s until=12s",
     ),
     of(FaultStage::Server, "slower", &[("factor", "above 0 and up to 1000")], |_, arguments| {
-        let factor = arguments.text("factor", true).and_then(|factor| factor.parse().ok());
-        let factor = factor.filter(|factor: &f64| *factor > 0.0 && *factor <= SLOWEST);
-        Ok(FaultKind::Server(ServerFault::Slower(needed(factor, "slower:3 (above 0 and up to 1000)")?)))
+        let factor = arguments.text("factor", true).map(|factor| factor.parse().unwrap_or_default());
+        let is_in = |factor: &f64| *factor > 0.0 && *factor <= SLOWEST;
+        let factor = in_range(factor, is_in, "a factor above 0 and up to 1000, as in `slower:3`,")?;
+        Ok(FaultKind::Server(ServerFault::Slower(needed(factor, "slower:3")?)))
     })
     .documented("Steps of the engine take so many times as long.", "slower:3 where from=10s until=20s"),
     of(FaultStage::Server, "kv-exhausted", &[], |_, _| Ok(FaultKind::Server(ServerFault::KvExhausted)))
@@ -115,25 +113,28 @@ pub(crate) const SIGNALS: &[CatalogueRow] = &[
 ];
 
 fn stale(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
-    let age = arguments.duration("age", true)?.filter(|age| !age.is_zero() && *age <= OLDEST);
+    let is_in = |age: &Duration| !age.is_zero() && *age <= OLDEST;
+    let range = "a time above 0, as in `metrics-stale:30s (up to 60m)`,";
+    let age = in_range(arguments.duration("age", true)?, is_in, range)?;
     Ok(FaultKind::Metrics(MetricsFault::Stale(needed(age, "metrics-stale:30s (up to 60m)")?)))
 }
 
 fn not_ready(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
-    let (down, up) = (arguments.duration("down", true)?, arguments.duration("up", false)?);
-    match (down, up) {
+    let down = in_range(arguments.duration("down", true)?, |down| !down.is_zero(), "a time above 0")?;
+    match (down, arguments.duration("up", false)?) {
         (None, Some(_)) => needed(None, "not-ready:2s,up=5s"),
-        (Some(down), _) if down.is_zero() => needed(None, "not-ready:2s"),
         (down, up) => Ok(FaultKind::NotReady { down: down.unwrap_or(Duration::MAX), up: up.unwrap_or_default() }),
     }
 }
 
 fn quota(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
-    let mut limit = |name, is_first| Ok(arguments.number(name, is_first, MOST)?.filter(|limit| *limit > 0));
+    let mut limit =
+        |name, is_first| in_range(arguments.number(name, is_first, MOST)?, |limit| *limit > 0, "a limit of at least 1");
     let (requests, tokens, concurrent) =
         (limit("requests", true)?, limit("tokens", false)?, limit("concurrent", false)?);
-    let per = arguments.duration("per", false)?.unwrap_or(Duration::from_secs(60));
-    let is_something = requests.or(tokens).or(concurrent).is_some() && !per.is_zero();
+    let per = in_range(arguments.duration("per", false)?, |per| !per.is_zero(), "a time above 0")?;
+    let per = per.unwrap_or(Duration::from_secs(60));
+    let is_something = requests.or(tokens).or(concurrent).is_some();
     needed(
         is_something.then_some(FaultKind::Quota(QuotaLimits { requests, tokens, concurrent, per })),
         "quota:requests=60,per=1m",

@@ -13,6 +13,9 @@ pub struct SyntaxError {
     pub at: usize,
 }
 
+/// The message for a text that nests deeper than is read, which is an error of Python's own.
+pub const TOO_DEEP: &str = "maximum recursion depth exceeded";
+
 /// Values that are made of a text as it is read.
 pub trait Build<'a> {
     /// A value.
@@ -92,7 +95,7 @@ impl<'a, B: Build<'a>> PythonReader<'a, '_, B> {
     fn value(&mut self) -> Result<B::Value, SyntaxError> {
         match self.peek() {
             Some(b'"') => self.string().map(|raw| self.build.string(raw)),
-            Some(b'{' | b'[') if self.depth == self.deepest => self.fail("Expecting value"),
+            Some(b'{' | b'[') if self.depth == self.deepest => self.fail(TOO_DEEP),
             Some(open @ (b'{' | b'[')) => {
                 self.depth += 1;
                 let value = if open == b'{' { self.object() } else { self.list() };
@@ -252,7 +255,8 @@ pub fn unescaped(raw: &str) -> String {
 }
 
 /// The character of an escape that begins with its `u`, and its bytes: those of two escapes for a surrogate pair.
-fn escaped_character(escape: &str) -> (char, usize) {
+#[must_use]
+pub fn escaped_character(escape: &str) -> (char, usize) {
     let unit = |at: usize| escape.get(at..at + 4).and_then(|digits| u16::from_str_radix(digits, 16).ok());
     let first = unit(1).unwrap_or_default();
     let second = if escape.get(5..7) == Some("\\u") { unit(7) } else { None };

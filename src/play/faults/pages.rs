@@ -1,7 +1,7 @@
 //! Pages of metrics as faults have them: of earlier times, without a family, or with samples that are no numbers.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{Arc, MutexGuard, Weak},
     time::Duration,
 };
@@ -41,6 +41,8 @@ struct KeptPages {
     set: Weak<FaultSet>,
     /// By the number of their fault.
     stuck: HashMap<Option<usize>, Arc<str>>,
+    /// Numbers of the faults of families that the page does not have.
+    warned: HashSet<Option<usize>>,
     /// The oldest first.
     earlier: VecDeque<(Instant, Arc<str>)>,
 }
@@ -100,6 +102,11 @@ impl MetricsPages {
             // A page that stays may be equal to what it would be now.
             if other != page || matches!(fault, MetricsFault::Stale(_) | MetricsFault::Stuck) {
                 happened(it);
+            } else if let MetricsFault::Nan(Some(family)) | MetricsFault::Absent(family) = fault {
+                let is_unknown = scraped::without_family(&page, family) == page;
+                if is_unknown && self.of(set).warned.insert(it.rule) {
+                    tracing::warn!("`{}` changes nothing: /metrics has no family `{family}`", it.fault);
+                }
             }
             page = other;
         }

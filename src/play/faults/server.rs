@@ -140,7 +140,7 @@ impl ServerFaults {
     fn unmatched<'a>(&self, lines: &'a FaultLines) -> Vec<(&'a Fault, String)> {
         let Some(served) = self.served.get() else { return Vec::new() };
         let faults = lines.faults.iter();
-        faults.filter_map(|fault| fault.selection.unmatched(served).map(|why| (fault, why))).collect()
+        faults.filter_map(|fault| fault.unmatched(served).map(|why| (fault, why))).collect()
     }
 
     /// Lets the times of the faults begin now, with those of a script, which are tried after them.
@@ -328,13 +328,12 @@ mod tests {
 
     #[test]
     fn what_no_request_can_get_is_named() {
-        let served = ServedNames { models: Some(vec!["m".to_owned(), "k".to_owned()]), replicas: 2 };
+        let served = ServedNames { models: Some(vec!["m".to_owned(), "k".to_owned()]), replicas: 2, publishes: false };
         for (condition, part) in [
             ("model=x", "no model `x` is served, but m, k"),
             ("path=v1/completions", "paths begin with `/`"),
             ("path=/v1/models?a=1", "the query is no part"),
             ("\"header:x-a= b\"", "no header `x-a` has this value"),
-            ("from=20s until=10s", "`until` is not after"),
             ("first=2 nth=3", "not among the `first`"),
             ("replica=2", "there is no replica 2: 2 are counted"),
         ] {
@@ -346,7 +345,13 @@ mod tests {
             assert!(why.contains(part), "{condition}: {why}");
         }
         let faults = ServerFaults::new(FaultLines::default(), false);
-        faults.begin(Vec::new(), ServedNames { models: None, replicas: 1 });
+        faults.begin(Vec::new(), served);
+        let lines_of_events = lines("kv-drop at event 7");
+        let [(_, why)] = faults.unmatched(&lines_of_events).try_into().unwrap();
+        assert_eq!(why, "no KV events are published without --enable-kv-cache-events");
+        let faults = ServerFaults::new(FaultLines::default(), false);
+        faults.begin(Vec::new(), ServedNames { models: None, replicas: 1, publishes: true });
+        assert_eq!(faults.unmatched(&lines("kv-drop")).len(), 0);
         for condition in ["model=x", "path=*", "path=/v1/*", "header:x-a=b", "first=2 nth=2", "replica=0"] {
             assert_eq!(faults.unmatched(&lines(&format!("429 where {condition}"))).len(), 0, "{condition}");
         }

@@ -127,7 +127,9 @@ impl Fleet {
             config.cassette_player.is_some() || config.lora.is_some() || config.server.runtime_lora_updating
         };
         let models = state.filter(|state| !takes_others(state)).map(|state| state.model.names.clone());
-        ServedNames { models, replicas: u32::try_from(self.replicas.len()).unwrap_or(u32::MAX) }
+        let engine = state.and_then(|state| state.config.engine.as_ref());
+        let publishes = engine.is_some_and(|engine| engine.kv_events.is_some());
+        ServedNames { models, replicas: u32::try_from(self.replicas.len()).unwrap_or(u32::MAX), publishes }
     }
 
     /// Serves each replica on its listener until `shutdown` completes, then drains. The times of its faults begin now.

@@ -227,9 +227,10 @@ pub(in crate::play) fn special(add: bool) -> SpecialTokens {
 #[allow(clippy::needless_pass_by_value)] // an error is consumed by what replaces it
 pub(in crate::play) fn refused(error: PromptError) -> ApiError {
     match &error {
-        PromptError::BadMessage { reason, parameter } if !parameter.is_empty() => {
-            ApiError::parameter(parameter, reason)
-        }
+        PromptError::BadMessage { reason, parameter, value } if !parameter.is_empty() => match value {
+            Some(value) => ApiError::parameter_value(parameter, reason, value),
+            None => ApiError::parameter(parameter, reason),
+        },
         _ => ApiError::bad_request(error.to_string()),
     }
 }

@@ -293,7 +293,7 @@ pub(super) const HEAD_PROOFS: &[HeadProof] = &[
         "invalid-request",
         &["http/1.1 400 "],
         Some(
-            r#"{"error":{"message":"temperature must be in [0, 2], got 3.5. (parameter=temperature, value=3.5)","type":"BadRequestError","param":null,"code":400}}"#,
+            r#"{"error":{"message":"temperature must be in [0, 2], got 3.5. (parameter=temperature, value=3.5)","type":"BadRequestError","param":"temperature","code":400}}"#,
         ),
     ),
     head("401", &["http/1.1 401 "], Some(r#"{"error":"Unauthorized"}"#)),

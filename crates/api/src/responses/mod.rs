@@ -3,7 +3,7 @@
 //! Reasoning and tool calls are where the chat answer has them. Responses are stored by the server, see
 //! `kept` for their requests.
 //!
-//! Limits: an input item, a tool or a format of no known kind is refused, but not with all that the engine tried on it;
+//! Limits: an input item of no known kind is refused, but not with all that the engine tried on it;
 //! log probabilities are not sent; built-in tools (search, code, MCP) are repeated and never called, as on a server
 //! without a tool server; tools of other kinds than function, custom and web search are repeated as they came.
 
@@ -13,6 +13,7 @@ mod kept;
 mod request;
 mod schema;
 mod stream;
+mod tools;
 
 pub use self::{
     answer::{ResponseHead, queued_body},

@@ -3,7 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use super::{items, schema};
-use crate::{Api, ApiError, GenerationRequest, json, schema::check_body, token_in_out::RenderRequest, values};
+use crate::{
+    Api, ApiError, GenerationRequest, json, request::check_constraint, schema::check_body, token_in_out::RenderRequest,
+    values,
+};
 
 /// Fields that are spelled alike in both requests.
 const PASSED_ON: &[&str] = &[
@@ -51,7 +54,8 @@ impl ResponsesRequest {
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let mut body = json::object(body)?;
         schema::before(&mut body)?;
-        check_body(&schema::REQUEST, &body).map(|()| Self { body })
+        check_body(&schema::REQUEST, &body)?;
+        check_constraint(&body).map(|()| Self { body })
     }
 
     /// Returns whether the response is to be made in the background.
@@ -117,6 +121,11 @@ impl ResponsesRequest {
     }
 
     fn chat_request(&self, messages: Vec<Value>) -> Result<GenerationRequest, ApiError> {
+        let format = self.given("text").and_then(|text| text.get("format"));
+        if self.given("structured_outputs").is_some() && format.is_some_and(|format| !format.is_null()) {
+            let message = "Cannot specify both structured_outputs and text.format";
+            return Err(ApiError::parameter("structured_outputs", message));
+        }
         let mut request = GenerationRequest::translated(Api::Chat, self.chat_body(messages))?;
         request.max_tokens = request.max_tokens.map(|(_, count)| ("max_output_tokens", count));
         request.takes_any_tools = true;

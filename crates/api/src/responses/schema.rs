@@ -2,9 +2,10 @@
 
 use serde_json::{Map, Value};
 
+use super::tools::{FORMAT, TOOL_CHOICE, TOOLS};
 use crate::{
     ApiError,
-    fields::STOPS,
+    fields::{STOPS, STRUCTURED_OUTPUTS},
     python,
     schema::{
         Field, INT64, Kind,
@@ -32,24 +33,11 @@ static REASONING: Object = object(&[
     Field("summary", Kind::OneOf(SUMMARIES), Nullable),
 ]);
 
-static FORMAT: Object = object(&[Field("type", Kind::OneOf(&["text", "json_schema", "json_object"]), Required)]);
-
-static TEXT: Object = object(&[
-    Field("format", Kind::Object(&FORMAT), Nullable),
-    Field("verbosity", Kind::OneOf(&["low", "medium", "high"]), Nullable),
-]);
-
-static TOOL: Object = Object { fields: &[Field("type", Kind::Text, Required)], condition: Some(named_function) };
+static TEXT: Object =
+    object(&[Field("format", FORMAT, Nullable), Field("verbosity", Kind::OneOf(&["low", "medium", "high"]), Nullable)]);
 
 /// An input item is a message with a role, or has a type.
 static ITEM: Object = Object { fields: &[Field("type", Kind::Text, Nullable)], condition: Some(message_or_typed) };
-
-fn named_function(tool: &Map<String, Value>) -> Option<String> {
-    let has_name = tool.get("name").is_some_and(Value::is_string);
-    let kind = tool.get("type").and_then(Value::as_str).unwrap_or_default();
-    let needs_one = kind == "function" || kind == "custom";
-    (needs_one && !has_name).then(|| "a function needs a name".to_owned())
-}
 
 fn message_or_typed(item: &Map<String, Value>) -> Option<String> {
     let is_message =
@@ -80,8 +68,8 @@ pub(super) static REQUEST: Object = object(&[
     Field("stream", Kind::Flag, Nullable),
     Field("temperature", Kind::Float, Nullable),
     Field("text", Kind::Object(&TEXT), Nullable),
-    Field("tool_choice", Kind::DictionaryOr(&Kind::OneOf(&["none", "auto", "required"])), Optional),
-    Field("tools", Kind::List(&Kind::Object(&TOOL)), Optional),
+    Field("tool_choice", TOOL_CHOICE, Optional),
+    Field("tools", TOOLS, Optional),
     Field("top_logprobs", Kind::Int, Nullable),
     Field("top_p", Kind::Float, Nullable),
     Field("top_k", Kind::Int, Nullable),
@@ -99,6 +87,7 @@ pub(super) static REQUEST: Object = object(&[
     Field("priority", INT64, Optional),
     Field("cache_salt", Kind::SomeText, Nullable),
     Field("enable_response_messages", Kind::Flag, Optional),
+    Field("structured_outputs", STRUCTURED_OUTPUTS, Nullable),
     Field("repetition_penalty", Kind::Float, Nullable),
     Field("seed", INT64, Nullable),
     Field("stop", STOPS, Nullable),

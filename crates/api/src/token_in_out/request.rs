@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     Api, ApiError, GenerationInput, GenerationRequest, KvTransferParams, PromptInput, Spelling,
     body::ValidBody,
-    fields::{REPETITION, STREAM_OPTIONS, STRUCTURED_OUTPUTS_PARAMS},
+    fields::{REPETITION, STREAM_OPTIONS, STRUCTURED_OUTPUTS},
     json,
     schema::{
         Field, INT64, Kind,
@@ -51,7 +51,7 @@ static SAMPLING_PARAMS: Object = object(&[
     Field("stream_interval", Kind::Int, Nullable),
     Field("skip_clone", Kind::Flag, Optional),
     Field("output_text_buffer_length", Kind::Int, Optional),
-    Field("structured_outputs", STRUCTURED_OUTPUTS_PARAMS, Nullable),
+    Field("structured_outputs", STRUCTURED_OUTPUTS, Nullable),
     Field("logit_bias", Kind::ById(&Kind::Float), Nullable),
     Field("allowed_token_ids", IDS, Nullable),
     Field("extra_args", Kind::Dictionary, Nullable),

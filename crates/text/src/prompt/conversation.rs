@@ -147,7 +147,7 @@ fn joined(parts: &[ContentPart]) -> Value {
 }
 
 fn bad(reason: String, parameter: &'static str) -> PromptError {
-    PromptError::BadMessage { reason, parameter }
+    PromptError::BadMessage { reason, parameter, value: None }
 }
 
 /// One content part; `None` for a text part without text, which vLLM skips.
@@ -155,10 +155,16 @@ fn content_part(part: &Value, takes_media: bool) -> Result<Option<ContentPart>, 
     let Value::Object(fields) = part else {
         return Ok(part.as_str().map(ContentPart::text));
     };
-    let Some(kind) = fields.get("type") else {
-        return Err(bad("Missing 'type' field in multimodal part.".to_owned(), "type"));
+    // A medium may stand under its name alone.
+    let kind = match fields.get("type") {
+        Some(kind) => kind.as_str(),
+        None => MEDIA
+            .into_iter()
+            .find(|kind| fields.contains_key(*kind))
+            .map(Some)
+            .ok_or_else(|| bad("Missing 'type' field in multimodal part.".to_owned(), "type"))?,
     };
-    let key = match kind.as_str() {
+    let key = match kind {
         Some("text" | "input_text" | "output_text") => "text",
         Some("refusal") => "refusal",
         Some("thinking") => "thinking",
@@ -184,7 +190,8 @@ fn refusal_of(kind: &str) -> PromptError {
     let mut supported: Vec<&str> = MEDIA.into_iter().chain(TEXT).collect();
     supported.sort_unstable();
     let supported = supported.join(", ");
-    bad(format!("Unsupported chat content part type: '{kind}'. Supported types: {supported}."), "type")
+    let reason = format!("Unsupported chat content part type: '{kind}'. Supported types: {supported}.");
+    PromptError::BadMessage { reason, parameter: "type", value: Some(kind.to_owned()) }
 }
 
 /// The attribution line of a known client changes with every request; vLLM drops it so that prefixes stay shared.

@@ -92,6 +92,8 @@ pub enum PromptError {
         reason: String,
         /// The field at fault, as vLLM names it.
         parameter: &'static str,
+        /// What it held, where vLLM says so.
+        value: Option<String>,
     },
     /// A content part is an image, audio or video; an engine answers 400, naming the model.
     #[error("this is not a multimodal model: it cannot take a content part of type {kind}")]
