@@ -1,7 +1,7 @@
 //! Reads a body as Python's `json` does; where it is not JSON, gives Python's error with its position.
 //!
 //! Python reads more than JSON: UTF-16 and UTF-32, which its first bytes give away; `NaN`, `Infinity` and whole numbers of more than 64 bits become
-//! [texts that stand for a number](NUMBER), a byte order mark is passed over, and half a surrogate pair becomes U+FFFD, but is refused, as
+//! [texts that stand for a number](NUMBER), a byte order mark is ignored, and half a surrogate pair becomes U+FFFD, but is refused, as
 //! the tokenizer refuses it, in a field whose text is tokenized.
 //!
 //! Limits: digits beyond 64 bits are kept of the body's own fields and of lists in them; elsewhere they are those of the nearest double. Nothing

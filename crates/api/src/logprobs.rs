@@ -130,9 +130,9 @@ pub fn chat_logprobs(positions: &[Position], requested: &LogprobsOptions, digits
     out + "]}"
 }
 
-fn put_chat_position(out: &mut String, position: &Position, asked: &LogprobsAsked, digits: Digits) {
-    if asked.spelling == Spelling::Number {
-        return put_numbers(out, position, asked, digits);
+fn put_chat_position(out: &mut String, position: &Position, requested: &LogprobsOptions, digits: Digits) {
+    if requested.spelling == Spelling::Number {
+        return put_numbers(out, position, requested, digits);
     }
     let taken = position.scored.first();
     let token = taken.map_or(Cow::Borrowed(position.text.as_str()), |taken| taken.spelled(requested.spelling));
@@ -149,10 +149,10 @@ fn put_chat_position(out: &mut String, position: &Position, asked: &LogprobsAske
 }
 
 /// A position whose tokens are numbers. The token itself is shown in any case.
-fn put_numbers(out: &mut String, position: &Position, asked: &LogprobsAsked, digits: Digits) {
+fn put_numbers(out: &mut String, position: &Position, requested: &LogprobsOptions, digits: Digits) {
     put_number_of(out, position.id, position.scored.first(), digits);
     out.push_str(",\"top_logprobs\":[");
-    for (at, scored) in position.scored.iter().take(shown_count(asked, 0).max(1)).enumerate() {
+    for (at, scored) in position.scored.iter().take(shown_count(requested, 0).max(1)).enumerate() {
         put_comma(out, at);
         put_number_of(out, scored.id, Some(scored), digits);
         out.push('}');

@@ -19,7 +19,7 @@ use super::{
     json,
     json_tree::TreeReading,
     kv_transfer::KvTransferParams,
-    logprobs::LogprobsAsked,
+    logprobs::LogprobsOptions,
     messages, python, rules,
     sampling::Sampling,
     structured::{self, Constraint},
@@ -329,7 +329,7 @@ impl GenerationRequest {
 
 /// Checks the field `structured_outputs` alone, which has to be right by itself.
 pub(super) fn check_constraint(map: &Map<String, Value>) -> Result<(), ApiError> {
-    structured::Asked::own(map).map_or(Ok(()), |asked| asked.check_count())
+    structured::RequestedStructure::own(map).map_or(Ok(()), |requested| requested.check_count())
 }
 
 fn check_late(api: Api, map: &Map<String, Value>) -> Result<(), ApiError> {

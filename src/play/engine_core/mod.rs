@@ -40,7 +40,7 @@ use super::{
 /// Time until a front end that could not be joined is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Where the front end waits, and what it is told.
+/// The front end's address, and what is sent to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineCoreConfig {
     /// `tcp://HOST:PORT`, where it waits for engines (vLLM's `--data-parallel-rpc-port`).
@@ -77,7 +77,7 @@ struct CoreRank {
 
 impl Player {
     /// Serves a front end of vLLM as its engine cores, one for each rank, until `shutdown` completes. Requests in progress are aborted then,
-    /// and the front end is told that the engine is dead. Faults of whole servers happen to it meanwhile, as to the one replica of a fleet.
+    /// and the front end is notified that the engine is dead. Faults of whole servers happen to it meanwhile, as to the one replica of a fleet.
     ///
     /// # Errors
     /// Where there is no simulated engine, or no thread for it.

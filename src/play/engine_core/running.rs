@@ -186,7 +186,7 @@ impl RunningRequest {
             let created = self.answer.created(0, cached);
             output.prefill_stats =
                 Some(PrefillStats { prompt_tokens, cached: cached.saturating_sub(external), external, created });
-            let rows = self.answer.prompt_positions().zip(self.asked.prompt);
+            let rows = self.answer.prompt_positions().zip(self.requested.prompt);
             // The first token has none.
             output.new_prompt_logprobs = rows
                 .map(|(rows, alternatives)| logprobs::tensors(rows.get(1..).unwrap_or_default(), alternatives, false));

@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
     api::{
-        Api, CandidateToken, Digits, GenerationRequest, LogprobsAsked, Position, Spelling, WholeLogprobs,
+        Api, CandidateToken, Digits, GenerationRequest, LogprobsOptions, Position, Spelling, WholeLogprobs,
         chat_logprobs, completion_logprobs, prompt_logprobs as prompt_json,
     },
     play::recorded::logprobs as recorded_logprobs,
@@ -285,7 +285,7 @@ impl SequenceLogprobs {
     /// Keeps these tokens for the body, and returns how many bytes of it they take.
     pub(in crate::play) fn keep(&mut self, ids: &[u32]) -> usize {
         let positions = self.take(ids);
-        self.kept.push(self.form(), &positions, &self.scorer.asked)
+        self.kept.push(self.form(), &positions, &self.scorer.requested)
     }
 
     /// The log probabilities of a body, of all that was kept.
@@ -295,12 +295,12 @@ impl SequenceLogprobs {
 
     /// The family whose form they have: numbers have a chat's.
     fn form(&self) -> Api {
-        if self.scorer.asked.spelling == Spelling::Number { Api::Chat } else { self.api }
+        if self.scorer.requested.spelling == Spelling::Number { Api::Chat } else { self.api }
     }
 
     fn json(&mut self, positions: &[Position]) -> String {
         match self.form() {
-            Api::Chat => chat_logprobs(positions, &self.scorer.asked, Digits::Event),
+            Api::Chat => chat_logprobs(positions, &self.scorer.requested, Digits::Event),
             Api::Completions => {
                 let (json, end) = completion_logprobs(positions, &self.scorer.requested, self.offset, Digits::Event);
                 self.offset = end;

@@ -37,7 +37,7 @@ pub(in super::super) fn is_enough(recorded: &Logprobs, api: Api, requested: &Log
     }
     let shows_others = ranks > 0 || !requested.token_ids.is_empty();
     let mut others = recorded.prompt.iter().chain(&recorded.tokens).flat_map(|token| &token.others);
-    let has_ids = asked.spelling != Spelling::Id || others.all(|(other, _)| matches!(other, SpelledToken::Id(_)));
+    let has_ids = requested.spelling != Spelling::Id || others.all(|(other, _)| matches!(other, SpelledToken::Id(_)));
     has_ids || !shows_others
 }
 
