@@ -11,13 +11,13 @@ use crate::{
         failure::Failure,
         mcp::servers::{self, server_name},
         output,
-        player::conclude,
+        player::{self, conclude},
         redaction::{self, RedactWhat, RedactionArgs},
         runtime,
         values::Secret,
     },
     net::upstream::{Authorities, EndpointUrl, UpstreamOptions},
-    recording::cassette::{self, CassetteError, Header, WriteMode},
+    recording::cassette::{CassetteError, Header, WriteMode},
     tap::mcp::{McpTapError, RecordingTarget, StdioTap, UrlTap},
 };
 
@@ -93,7 +93,7 @@ pub(in crate::cli) fn run(mut args: McpTapArgs) -> Result<ExitCode, Failure> {
     let is_off = what.is_off;
     let target = RecordingTarget {
         server: servers::name(args.name.as_deref(), &args.cassette)?,
-        header: header(&args, mode, &what),
+        header: header(&args, mode, &what)?,
         cassette: args.cassette.clone(),
         mode,
         secrets,
@@ -147,13 +147,8 @@ fn mode(args: &McpTapArgs) -> Result<WriteMode, Failure> {
 }
 
 /// The top of a new cassette; what people wrote into one that is replaced stays.
-fn header(args: &McpTapArgs, mode: WriteMode, what: &RedactWhat) -> Header {
-    let old =
-        (mode == WriteMode::Replace && args.cassette.exists()).then(|| cassette::load(&args.cassette).ok()).flatten();
-    if let Some(old) = &old {
-        output::note(&format!("{}: {} records will be replaced\n", args.cassette.display(), old.records.len()));
-    }
-    let mut header = old.map(|old| old.header).unwrap_or_default();
+fn header(args: &McpTapArgs, mode: WriteMode, what: &RedactWhat) -> Result<Header, Failure> {
+    let mut header = player::replaced(Some(&args.cassette).filter(|_| mode == WriteMode::Replace))?.unwrap_or_default();
     header.recorded = Map::new();
     header.recorded.insert("by".to_owned(), concat!("vllm-vcr ", env!("CARGO_PKG_VERSION")).into());
     let redact = &mut header.redact;
@@ -166,5 +161,5 @@ fn header(args: &McpTapArgs, mode: WriteMode, what: &RedactWhat) -> Header {
     ] {
         list.extend(typed.iter().filter(|text| !list.contains(text)).cloned().collect::<Vec<_>>());
     }
-    header
+    Ok(header)
 }

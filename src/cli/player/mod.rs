@@ -6,7 +6,7 @@ pub(in crate::cli) mod conclude;
 pub(in crate::cli) mod files;
 pub(in crate::cli) mod matching;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{fs, path::PathBuf, sync::Arc};
 
 use serde_json::{Map, Value, json};
 
@@ -104,9 +104,10 @@ impl From<CassetteError> for Failure {
             CassetteError::Wrong { .. } => Exit::BadInput,
             CassetteError::Object { .. } => Exit::Usage,
             CassetteError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Exit::BadInput,
-            CassetteError::Io { .. } | CassetteError::Busy { .. } | CassetteError::Unfinished { .. } => {
-                Exit::Environment
-            }
+            CassetteError::Io { .. }
+            | CassetteError::Busy { .. }
+            | CassetteError::Unfinished { .. }
+            | CassetteError::Changed { .. } => Exit::Environment,
         };
         match &error {
             // It may quote what is wrong.
@@ -160,15 +161,15 @@ pub(in crate::cli) fn cassette_player(
     let records = settings.mcp.is_some_and(|mcp| mcp.mcp_on_miss == OnNovel::Record) || on_miss == OnMiss::Record;
     let (mode, write) =
         recording(args.mode.unwrap_or(ModeArg::None), &files, records, (&selection, settings.fork.as_ref()))?;
-    let leaves = mode != Mode::Replay || matches!(on_miss, OnMiss::Upstream | OnMiss::Record) || !args.live.is_empty();
-    can_leave((leaves, mode, &selection), settings.upstream.is_some() || !mcp.is_empty())?;
+    can_leave(args, (mode, on_miss, &selection), settings.upstream.is_some() || !mcp.is_empty())?;
     let sessions_record = settings.upstream.is_some() && *settings.admin != AdminAt::Nowhere;
     if write.is_none() && args.mode != Some(ModeArg::Once) && !sessions_record {
         refuse_recording_flags(args)?;
     }
     let plays = matches!(mode, Mode::Replay | Mode::NewEpisodes | Mode::Compare) || selection != ModeExceptions::None;
     let cassettes = if plays { files::load(&files, mode, &how)? } else { Vec::new() };
-    let old = cassettes.first().map(|cassette| cassette.header.clone()).or_else(|| replaced(mode, &files));
+    let replaced = replaced(files.first().filter(|_| mode == Mode::Record))?;
+    let old = cassettes.first().map(|cassette| cassette.header.clone()).or(replaced);
     let timeline = if selection == ModeExceptions::None { WrittenTimeline::New } else { WrittenTimeline::Full };
     let what = RedactWhat::of(settings.redaction)?;
     let top = || header(args, (settings.redaction, &what), old, (&settings.environment, settings.fork.as_ref()));
@@ -221,7 +222,12 @@ fn start(mut config: PlayerConfig) -> Result<Arc<CassettePlayer>, Failure> {
 }
 
 /// Refuses requests that are to go upstream where they cannot.
-fn can_leave((leaves, mode, selection): (bool, Mode, &ModeExceptions), has_upstream: bool) -> Result<(), Failure> {
+fn can_leave(
+    args: &CassetteArgs,
+    (mode, on_miss, selection): (Mode, OnMiss, &ModeExceptions),
+    has_upstream: bool,
+) -> Result<(), Failure> {
+    let leaves = mode != Mode::Replay || matches!(on_miss, OnMiss::Upstream | OnMiss::Record) || !args.live.is_empty();
     if mode == Mode::Compare && *selection != ModeExceptions::None {
         return Err(Failure::usage("--mode compare sends every request upstream: leave out --live and --frozen"));
     }
@@ -240,16 +246,18 @@ fn mcp_upstreams(args: &McpServersArgs) -> Result<Vec<NamedEndpoint>, Failure> {
     Ok(upstreams)
 }
 
-/// The top of a cassette that is about to be replaced: what people wrote there stays.
-fn replaced(mode: Mode, files: &[PathBuf]) -> Option<Header> {
-    let path = files.first().filter(|path| mode == Mode::Record && path.exists())?;
-    let old = cassette::load(path).ok();
-    let records = old.as_ref().map(|old| old.records.as_slice()).unwrap_or_default();
-    let fixtures = records.iter().filter(|record| record.is_fixture).count();
+/// The top of a cassette that is about to be replaced, if it is there: what people wrote in it stays. What is no cassette is not replaced.
+pub(in crate::cli) fn replaced(path: Option<&PathBuf>) -> Result<Option<Header>, Failure> {
+    let Some(path) = path.filter(|path| fs::metadata(path).is_ok_and(|found| found.len() > 0)) else { return Ok(None) };
+    let old = cassette::load(path).map_err(|error| {
+        let hint = format!("it would be replaced: mend it, or delete {} to record it anew", path.display());
+        Failure::from(error).hint(hint)
+    })?;
+    let fixtures = old.records.iter().filter(|record| record.is_fixture).count();
     let stay = if fixtures > 0 { format!(", {fixtures} with `match` stay") } else { String::new() };
-    let count = records.len() - fixtures;
+    let count = old.records.len() - fixtures;
     output::note(&format!("{}: {count} records will be replaced{stay}\n", path.display()));
-    old.map(|old| old.header)
+    Ok(Some(old.header))
 }
 
 /// Refuses tags that hold secrets, or that the file has no place for.

@@ -88,7 +88,8 @@ pub(super) fn write_new_blobs<'a>(
             match fs::symlink_metadata(&path) {
                 Ok(found) if found.is_file() => {}
                 Ok(_) => return read_file(cassette, &path).map(drop),
-                Err(_) => write(&path, bytes)?,
+                // A part of one has not the bytes of its name, and takes the room of what follows.
+                Err(_) => write(&path, bytes).inspect_err(|_| drop(fs::remove_file(&path)))?,
             }
         }
     }

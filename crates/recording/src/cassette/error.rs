@@ -37,6 +37,17 @@ pub enum CassetteError {
         /// Number of records in it.
         records: usize,
     },
+    /// Somebody else changed it while it was recorded.
+    #[error(
+        "{} was changed while it was recorded: the recording is in {}, with what was there at the start; compare the two and keep one",
+        path.display(), partial.display()
+    )]
+    Changed {
+        /// The cassette.
+        path: PathBuf,
+        /// Path of the partial file.
+        partial: PathBuf,
+    },
     /// It is an object of a store, and would be written.
     #[error(
         "{}: cassettes are written to files only; write a file, and copy it and its sidecar (NAME.vcr) to the store",
@@ -66,6 +77,7 @@ impl CassetteError {
             Self::Io { path, .. }
             | Self::Busy { path }
             | Self::Unfinished { path, .. }
+            | Self::Changed { path, .. }
             | Self::Object { path }
             | Self::Wrong { path, .. } => path,
         }

@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     Cassette, CassetteError, blob, parse,
-    private_file::{partial, private, with_end, write},
+    private_file::{followed, partial, private, with_end, write},
     side::{self, sidecar_of},
     spool::Spool,
     write::emit,
@@ -211,7 +211,8 @@ fn aside(own: &Path) -> PathBuf {
 /// # Errors
 /// When they cannot be written.
 pub fn rewrite(cassette: &Cassette) -> Result<(), CassetteError> {
-    let Cassette { path, header, records, tools, .. } = cassette;
+    let Cassette { header, records, tools, .. } = cassette;
+    let path = &followed(&cassette.path);
     let sides: String = side::text(records.iter().filter_map(|record| record.side.as_ref()));
     let put = || -> io::Result<()> {
         blob::write_blobs(path, records.iter())?;

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    fs::OpenOptions,
+    fs::{self, OpenOptions},
     io::{self, Write},
     path::{Path, PathBuf},
 };
@@ -10,6 +10,13 @@ use std::{
 /// The name of a file that is not finished.
 pub(super) fn partial(path: &Path) -> PathBuf {
     with_end(path, ".partial".as_ref())
+}
+
+/// The file that a name leads to where it is a link: what is written and renamed to that name would take the link's place.
+pub(super) fn followed(path: &Path) -> PathBuf {
+    let is_link = fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
+    let target = is_link.then(|| fs::canonicalize(path).ok()).flatten();
+    target.unwrap_or_else(|| path.to_owned())
 }
 
 /// A name with more at its end.

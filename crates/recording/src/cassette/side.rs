@@ -15,16 +15,16 @@ use crate::storage;
 
 use super::{
     moments::{Sidecar, Times},
-    private_file::{partial, write},
+    private_file::{followed, partial, write},
 };
 
 /// The most bytes of a cassette's text, and of its times.
 pub(super) const MOST_BYTES: u64 = 1 << 30;
 
-/// Returns the sidecar of a cassette: `NAME.vcr` beside `NAME.yaml`.
+/// Returns the sidecar of a cassette: `NAME.vcr` beside `NAME.yaml`, where that is a link beside the file that it leads to.
 #[must_use]
 pub fn sidecar_of(cassette: &Path) -> PathBuf {
-    cassette.with_extension("vcr")
+    followed(cassette).with_extension("vcr")
 }
 
 /// Returns the file with the times of a cassette.

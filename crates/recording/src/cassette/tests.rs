@@ -108,6 +108,64 @@ fn added_records_leave_every_byte_before_them() {
 }
 
 #[test]
+fn records_are_added_to_any_cassette_that_can_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.yaml");
+    let one = r#"{"request": "POST /x", "body": {"a": 1}, "answer": {"status": 200, "body": {"b": 2}}}"#;
+    for old in [
+        format!(r#"{{"vcr": 1, "records": [{one}]}}"#),
+        format!("vcr: 1\nrecords: [{one}]\n"),
+        format!("vcr: 1\nrecords:\n  [\n    {one}\n  ]\n"),
+        format!("vcr: 1\nrecords:\n- {one}\n...\n"),
+        format!("vcr: 1\nrecords: # mine\n\n  - {one}"),
+    ] {
+        std::fs::write(&path, &old).unwrap();
+        recorded(&path, turns("a"), WriteMode::Append);
+        let cassette = load(&path).unwrap_or_else(|error| panic!("{old}: {error}"));
+        let paths: Vec<&str> = cassette.records.iter().map(|record| record.path.as_str()).collect();
+        assert_eq!(paths, ["/x", "/v1/chat/completions", "/v1/chat/completions"], "{old}");
+    }
+}
+
+#[test]
+fn a_file_that_others_change_meanwhile_is_not_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.yaml");
+    let [first, second] = turns("a");
+    for (old, mode) in [(true, WriteMode::Append), (false, WriteMode::Append), (false, WriteMode::Replace)] {
+        std::fs::remove_file(&path).ok();
+        let old = if old { recorded(&path, [first.clone()], WriteMode::Replace) } else { String::new() };
+        let mut writer = CassetteWriter::create(&path, &Header::default(), mode).unwrap();
+        writer.add(second.clone());
+        let edited = format!("{old}# by hand\n");
+        std::fs::write(&path, &edited).unwrap();
+        let error = writer.finish().unwrap_err();
+        assert!(matches!(&error, CassetteError::Changed { .. }), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), edited);
+        let partial = folder.path().join("w.yaml.partial");
+        assert_eq!(load(&partial).unwrap().records.len(), if old.is_empty() { 1 } else { 2 });
+        std::fs::remove_file(partial).unwrap();
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn behind_a_link_the_file_that_it_leads_to_is_read_and_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let [link, path] = ["link.yaml", "real.yaml"].map(|name| folder.path().join(name));
+    let [first, second] = turns("a");
+    recorded(&path, [first], WriteMode::Replace);
+    std::os::unix::fs::symlink("real.yaml", &link).unwrap();
+    recorded(&link, [second], WriteMode::Append);
+    rewrite(&load(&link).unwrap()).unwrap();
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink() && !folder.path().join("link.vcr").exists());
+    for name in [&link, &path] {
+        let cassette = load(name).unwrap();
+        assert_eq!(cassette.records.iter().filter(|record| record.side.is_some()).count(), 2, "{}", name.display());
+    }
+}
+
+#[test]
 fn behind_a_high_number_the_smallest_free_ones_follow() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("w.yaml");

@@ -17,6 +17,7 @@ use std::{
 };
 
 use serde_json::{Map, Value};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
     Cassette, CassetteError, blob,
@@ -24,11 +25,12 @@ use super::{
     header::Header,
     keep::{Keep, TokenIds},
     load,
+    load::text_of,
     moments::{Sidecar, Times},
     names::ShortNames,
     parse,
     partial::{Partial, put_in_place},
-    private_file::partial,
+    private_file::{followed, partial},
     recent::RecentRecords,
     record::{CassetteRecord, Echo, HIGH_ID},
     rerecorded,
@@ -91,6 +93,8 @@ pub struct CassetteWriter {
     keep: Keep,
     /// The partial file, which has no other writer.
     partial: Partial,
+    /// A number for the bytes of the file that was there at the start, if there was one.
+    found: Option<u64>,
     /// The last records, without the sidecar's part of those that are written.
     records: RecentRecords,
     names: ShortNames,
@@ -134,6 +138,7 @@ impl CassetteWriter {
     /// recording that was not finished would be lost.
     pub fn create(path: &Path, header: &Header, mode: WriteMode) -> Result<Self, CassetteError> {
         refuse_object(path)?;
+        let path = &followed(path);
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).map_err(|source| CassetteError::Io { path: path.to_owned(), source })?;
         }
@@ -146,6 +151,7 @@ impl CassetteWriter {
             notes_runs: false,
             keep: Keep::default(),
             partial: Partial::claim(path, top(header) + "records:\n")?,
+            found: hash_of(path),
             records: RecentRecords::of(MOST_HELD),
             names: ShortNames::default(),
             threads: Threads::default(),
@@ -167,7 +173,7 @@ impl CassetteWriter {
         if mode == WriteMode::Append && path.exists() {
             let old = load(path)?;
             if !old.records.is_empty() {
-                writer.continue_from(old).map_err(|source| writer.io(source))?;
+                writer.continue_from(old, text_of(path)?)?;
             }
         }
         writer.flush()?;
@@ -201,14 +207,24 @@ impl CassetteWriter {
         Self { notes_runs: true, ..self }
     }
 
-    fn continue_from(&mut self, old: Cassette) -> io::Result<()> {
-        let mut text = fs::read_to_string(&self.path)?;
+    fn continue_from(&mut self, mut old: Cassette, mut text: String) -> Result<(), CassetteError> {
+        if !has_block_of_records(&text) {
+            tracing::warn!(
+                "{}: its records are no list with dashes, to which others can be added: the file is written anew",
+                self.path.display()
+            );
+            text = emit(&old.header, &old.records, &old.tools);
+            old = parse(&self.path, &text)?;
+        }
         if !text.ends_with('\n') {
             text.push('\n');
         }
         let lines = old.end_of_records.map_or(usize::MAX, |line| line.saturating_sub(1));
-        let end: usize = text.split_inclusive('\n').take(lines).map(str::len).sum();
-        self.after = text.split_off(end);
+        // Behind the end of the document nothing can be added.
+        let is_end = |line: &&str| line.trim_end() == "...";
+        let before = text.split_inclusive('\n').take(lines).take_while(|line| !is_end(line));
+        let end: usize = before.map(str::len).sum();
+        self.after = text.split_off(end).split_inclusive('\n').filter(|line| !is_end(line)).collect();
         self.partial.begin(text);
         self.open = old.tools.is_empty();
         self.tools = old.tools;
@@ -437,6 +453,11 @@ impl CassetteWriter {
             self.add_by_hand();
         }
         self.flush()?;
+        let is_meant = self.mode == WriteMode::Replace && self.found.is_some();
+        if !is_meant && hash_of(&self.path).is_some_and(|now| Some(now) != self.found) {
+            self.partial.keep().map_err(|source| self.io(source))?;
+            return Err(CassetteError::Changed { partial: partial(&self.path), path: self.path });
+        }
         self.put().map_err(|source| self.io(source))?;
         Ok(self.records.count())
     }
@@ -513,4 +534,17 @@ impl CassetteWriter {
     fn io(&self, source: io::Error) -> CassetteError {
         CassetteError::Io { path: self.path.clone(), source }
     }
+}
+
+/// Whether the records of a cassette are the items of a block, each with a dash, so that others can stand behind them.
+fn has_block_of_records(text: &str) -> bool {
+    let is_key = |line: &str| line.split_once(" #").map_or(line, |(key, _)| key).trim_end() == "records:";
+    let behind = text.lines().skip_while(|line| !is_key(line)).skip(1).map(str::trim_start);
+    let mut items = behind.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    items.next().is_some_and(|line| line.starts_with('-'))
+}
+
+/// A number for the bytes of a file; `None` where there is none.
+fn hash_of(path: &Path) -> Option<u64> {
+    fs::read(path).ok().map(|bytes| xxh3_64(&bytes))
 }

@@ -329,6 +329,12 @@ pub(super) const BUILT_IN: &[SecretPattern] = &[
     ),
     pattern(
         "assigned",
+        "parts of forms (`multipart/form-data`) under names of secrets",
+        &["form-data"],
+        r#"(?i)\bform-data;[^\r\n]{0,200}?\bname="?(?:[a-z0-9_.-]{0,100}[_.-])?(?:(?:api|access|account|private|secret)?[_-]?key|token|secret|passw(?:or)?d|passphrase|pwd|credentials?)"?(?:;[^\r\n]{0,200})?\r?\n(?:[^\r\n]{1,1000}\r?\n){0,4}\r?\n([^\r\n\[\]]{4,})"#,
+    ),
+    pattern(
+        "assigned",
         "passwords in `.netrc`",
         &["login"],
         r"(?i)\b(?:machine\s+\S{1,200}|default)\s+login\s+\S{1,200}\s+password\s+([^\s\[\]]{4,})",

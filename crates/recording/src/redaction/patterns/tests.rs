@@ -103,6 +103,12 @@ fn first_samples() -> Vec<Sample> {
             near("https://hooks.slack.com/services/T0"),
         ),
         shorter("npm", "npm_", mix, 36),
+        sample(
+            "parts of forms",
+            "Content-Disposition: form-data; name=\"db_password\"\r\nContent-Type: text/plain\r\n\r\n",
+            mix(8),
+            near("Content-Disposition: form-data; name=\"author\"\r\n\r\nJane Doe"),
+        ),
     ]
 }
 
