@@ -108,15 +108,11 @@ pub(in crate::cli) struct ScheduleArgs {
     pub(in crate::cli) workload: PathBuf,
 }
 
-/// A trace and what counts as a secret.
+/// Traces and what counts as a secret.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct AuditArgs {
-    /// The trace; - is stdin.
-    #[arg(value_name = "FILE")]
-    pub(in crate::cli) file: PathBuf,
-    /// Prints one JSON object instead of text.
-    #[arg(long)]
-    pub(in crate::cli) json: bool,
+    #[command(flatten)]
+    pub(in crate::cli) traces: InspectArgs,
     #[command(flatten)]
     pub(in crate::cli) redaction: RedactionArgs,
 }
@@ -149,10 +145,21 @@ pub(in crate::cli) fn run(command: InspectCommand) -> Result<ExitCode, Failure> 
 
 /// Exits with [`Exit::No`] when something looks like a secret, or could not be looked into.
 fn audit(args: &AuditArgs) -> Result<ExitCode, Failure> {
-    let report = inspect::audit(&args.file, &redaction::rules_of_audit(&args.redaction)?)?;
-    let printed = if args.json { output::print_json(&report) } else { output::print(&report.to_string()) };
-    printed?;
-    Ok(if report.secrets_found == 0 && report.bad_lines.is_empty() { ExitCode::SUCCESS } else { Exit::No.into() })
+    let (sources, rules) = (Sources::gather(&args.traces.paths)?, redaction::rules_of_audit(&args.redaction)?);
+    let reports = sources.paths().map(|path| inspect::audit(path, &rules)).collect::<Result<Vec<_>, _>>()?;
+    let is_clean = reports.iter().all(|report| report.secrets_found == 0 && report.bad_lines.is_empty());
+    print_each(&reports, args.traces.json, ToString::to_string)?;
+    Ok(if is_clean { ExitCode::SUCCESS } else { Exit::No.into() })
+}
+
+/// Prints a report of each file; as JSON one object, and a list of several.
+fn print_each<R: Serialize>(reports: &[R], json: bool, text: impl Fn(&R) -> String) -> Result<(), Failure> {
+    match reports {
+        [alone] if json => output::print_json(alone),
+        all if json => output::print_json(&all),
+        all => output::print(&all.iter().map(text).collect::<String>()),
+    }?;
+    Ok(())
 }
 
 fn schedule(args: &ScheduleArgs) -> Result<ExitCode, Failure> {
@@ -182,21 +189,17 @@ fn summary(args: &InspectArgs) -> Result<ExitCode, Failure> {
     if args.json { output::print_json(&report) } else { output::print(&report.to_string()) }
 }
 
-/// Exits with [`Exit::No`] when a rule is broken.
+/// Exits with [`Exit::No`] when a rule is broken, or there is no record.
 fn check(args: &InspectArgs) -> Result<ExitCode, Failure> {
     let sources = Sources::gather(&args.paths)?;
     let mut reports = Vec::new();
     for path in sources.paths() {
-        let Checked { count, findings, warnings } = inspect::check(path)?;
+        let Checked { records, count, findings, warnings } = inspect::check(path)?;
         let warnings = warnings.iter().map(Warning::to_string).collect();
-        reports.push(FindingsReport { file: path.display().to_string(), count, findings, warnings });
+        reports.push(FindingsReport { file: path.display().to_string(), records, count, findings, warnings });
     }
-    let is_sound = reports.iter().all(|report| report.findings.is_empty());
-    match reports.as_slice() {
-        [alone] if args.json => output::print_json(alone),
-        all if args.json => output::print_json(&all),
-        all => output::print(&all.iter().map(FindingsReport::text).collect::<String>()),
-    }?;
+    let is_sound = reports.iter().all(|report| report.findings.is_empty() && report.records > 0);
+    print_each(&reports, args.json, FindingsReport::text)?;
     Ok(if is_sound { ExitCode::SUCCESS } else { Exit::No.into() })
 }
 
@@ -204,6 +207,8 @@ fn check(args: &InspectArgs) -> Result<ExitCode, Failure> {
 #[derive(Serialize)]
 struct FindingsReport {
     file: String,
+    /// Number of records that are sound.
+    records: u64,
     /// Number of defects, of which `findings` has the first.
     count: u64,
     findings: Vec<Finding>,
@@ -217,6 +222,7 @@ impl FindingsReport {
         let warnings = self.warnings.iter().map(|warning| format!("{}: warning: {}\n", self.file, one_line(warning)));
         let rest = self.count.saturating_sub(self.findings.len() as u64);
         let last = match self.count {
+            0 if self.records == 0 => format!("{}: no records\n", self.file),
             0 => format!("{}: sound\n", self.file),
             1 => "1 defect\n".to_owned(),
             many if rest > 0 => format!("{many} defects, of which {rest} are not shown\n"),

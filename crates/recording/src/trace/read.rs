@@ -123,6 +123,8 @@ const NAMED: usize = 1000;
 /// Result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Checked {
+    /// Number of records that are sound.
+    pub records: u64,
     /// Number of defects; none for a sound file.
     pub count: u64,
     /// The first thousand, in file order.
@@ -137,8 +139,13 @@ pub struct Checked {
 /// When the file cannot be read to its end: it cannot be opened, its name and content disagree, or its gzip is damaged.
 pub fn check(path: &Path) -> Result<Checked, TraceError> {
     let mut reader = RecordReader::<Record>::begin(NumberedLines::open(path, Arc::default())?)?;
-    let (mut findings, mut count) = (Vec::new(), 0);
-    while reader.advance()?.is_some() || !reader.is_settled() {
+    let (mut findings, mut count, mut records) = (Vec::new(), 0, 0);
+    loop {
+        let has_record = reader.advance()?.is_some();
+        records += u64::from(has_record);
+        if !has_record && reader.is_settled() {
+            break;
+        }
         for (line, defect) in reader.defects.drain(..) {
             count += 1;
             if findings.len() < NAMED {
@@ -146,7 +153,7 @@ pub fn check(path: &Path) -> Result<Checked, TraceError> {
             }
         }
     }
-    Ok(Checked { count, findings, warnings: reader.warnings })
+    Ok(Checked { records, count, findings, warnings: reader.warnings })
 }
 
 #[cfg(test)]
