@@ -137,8 +137,11 @@ impl ServerState {
             let faults = ReplicaFaults { faults: Arc::clone(&config.faults), replica };
             Engine::start(&resolved, &metrics, &name, seed, (slowdown, faults))
         };
-        if config.engine.is_some() {
-            config.cassette_player.iter().for_each(|player| player.make_engine_inputs(length));
+        if let Some(player) = &config.cassette_player {
+            player.serve_as(model.first_name());
+            if config.engine.is_some() {
+                player.make_engine_inputs(length);
+            }
         }
         let adapters = Adapters::new(config.lora.as_ref(), config.server.runtime_lora_updating, &model)?;
         let access = McpAccess {
@@ -184,6 +187,7 @@ impl ServerState {
         let (pacing, changed_pacing) = (config.pacing, Arc::clone(&config.changed_pacing));
         let player = CassettePlayer::new(PlayerConfig { pacing, changed_pacing, ..PlayerConfig::default() })?;
         player.count_with(self.model.tokenizer.clone());
+        player.serve_as(self.model.first_name());
         if config.engine.is_some() {
             player.make_engine_inputs(self.model.max_model_len);
         }

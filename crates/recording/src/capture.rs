@@ -28,8 +28,8 @@ const RESERVED: usize = 2 << 10;
 /// Bytes of a response that are held although token ids may stand for it.
 const SHORT: usize = 16 << 10;
 
-/// Headers that are kept: those of the content, and when to send the request again.
-const KEPT: [&str; 3] = ["content-type", "retry-after", "x-should-retry"];
+/// Headers that are kept: those of the content, and what says where, how and when to send the request again.
+const KEPT: [&str; 6] = ["allow", "content-type", "location", "retry-after", "www-authenticate", "x-should-retry"];
 const KEPT_STARTS: [&str; 3] = ["x-ratelimit-", "openai-", "mcp-"];
 
 /// Bounds of copies.

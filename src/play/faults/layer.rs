@@ -287,7 +287,6 @@ impl FaultedRequest {
             replies.push(SemanticReply {
                 fault,
                 concerns: concerning(vec![chosen.clone()]),
-                model: self.context.names.first().cloned().unwrap_or_default(),
                 number: chosen.request.wrapping_add(chosen.nth),
                 on_outcome: self.on_reply(chosen.clone()),
             });

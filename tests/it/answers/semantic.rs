@@ -89,7 +89,7 @@ async fn texts_are_wrong_in_exactly_one_way() {
         ("reasoning-only", "reasoning", "The user", "stop"),
         ("think-tag", "content", "<think>\n", "stop"),
         ("wrong-language", "content", "这", "stop"),
-        ("repetition", "content", "I will look into that for you. I will look into that for you. ", "length"),
+        ("repetition", "content", "I will look into that for you. I will look into that for you.", "length"),
     ] {
         let (_rules, play) = play_of(fault).await;
         let (message, ended) = message(&play).await;

@@ -3,7 +3,12 @@
 pub(in crate::player) mod forwarding;
 pub(in crate::player) mod header_rules;
 
-use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -71,6 +76,8 @@ pub struct PlayerConfig {
     pub pacing: Pacing,
     /// What takes its place while the player runs.
     pub changed_pacing: Arc<ChangedPacing>,
+    /// The model that answers name to requests that name none, once it is known.
+    pub served_model: Arc<OnceLock<String>>,
     /// Which ids answers have.
     pub ids: Ids,
     /// What is a secret: it is neither recorded, compared nor shown.
@@ -135,6 +142,7 @@ impl Default for PlayerConfig {
             complete_within: COMPLETE_WITHIN,
             pacing: Pacing::default(),
             changed_pacing: Arc::default(),
+            served_model: Arc::default(),
             ids: Ids::default(),
             secrets: redaction::RedactionRules::default(),
             supplied: SuppliedSecrets::default(),

@@ -252,6 +252,11 @@ impl CassettePlayer {
         self.counter.with(tokenizer);
     }
 
+    /// Names this model in made answers to requests that name none; the first one stays.
+    pub fn serve_as(&self, model: &str) {
+        self.config.served_model.get_or_init(|| model.to_owned());
+    }
+
     /// Makes content under constraints with this tokenizer from now on.
     pub fn draw_with(&self, tokenizer: Tokenizer) {
         self.counter.draw_with(tokenizer);

@@ -58,7 +58,10 @@ impl MissFacts<'_> {
                     served.join(", ")
                 )
             }
-            (NoRecordReason::NoRecords, ..) => {
+            (NoRecordReason::NoRecords, ..) if self.player.records.is_empty() && self.by_hand.is_empty() => {
+                format!("No record and no rule is for this request ({request}).")
+            }
+            (NoRecordReason::NoRecords, ..) if self.by_hand.is_empty() => {
                 let known = self.player.index.boundaries();
                 let more = if known.len() > 5 { ", …" } else { "" };
                 let known: Vec<String> = known.iter().take(5).map(|name| clipped(name, SHORT)).collect();
@@ -67,7 +70,7 @@ impl MissFacts<'_> {
             (NoRecordReason::Frozen, ..) => {
                 format!("No recorded interaction matched this request ({request}), and it may not go upstream.")
             }
-            (NoRecordReason::NoMatch, _, None) if !self.by_hand.is_empty() => {
+            (NoRecordReason::NoMatch | NoRecordReason::NoRecords, _, None) if !self.by_hand.is_empty() => {
                 let first = self.by_hand.first().map(|reason| clipped(reason, NAME * 2)).unwrap_or_default();
                 format!("No record answers this request ({request}); {first}.")
             }

@@ -222,8 +222,9 @@ impl Sink for CassetteSink {
                 // Only the sink that compares is sent any.
                 EntryContent::Compared(..) => return Err(NotRecorded::Compared),
             };
-            if !errors.includes(recorded.record.answer.status) {
-                return Err(NotRecorded::Status(recorded.record.answer.status));
+            let status = judged_status(&recorded.record.answer);
+            if !errors.includes(status) {
+                return Err(NotRecorded::Status(status));
             }
             let redact = || secrets::redact(&self.secrets, &mut recorded.record, &mut recorded.side);
             let redacted = self.progress.searching(redact);
@@ -280,6 +281,15 @@ impl Sink for CassetteSink {
         self.counts.note(|report| report.not_written = (records == 0).then_some(path));
         Ok(())
     }
+}
+
+/// The status of a response; where its stream ends with an error, that of the error: vLLM says in this way that its engine died.
+fn judged_status(answer: &RecordedAnswer) -> u16 {
+    let AnswerContent::Events(events) = &answer.content else { return answer.status };
+    let error = events.iter().rev().find_map(|event| event.data.get("error").filter(|error| error.is_object()));
+    let code = error.and_then(|error| u16::try_from(error.get("code")?.as_u64()?).ok());
+    let kind = error.and_then(|error| error.get("type")?.as_str());
+    code.or(matches!(kind, Some("api_error" | "overloaded_error")).then_some(500)).unwrap_or(answer.status)
 }
 
 /// Bytes of a response that is copied at once, and what a packed one may become.

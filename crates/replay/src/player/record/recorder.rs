@@ -6,7 +6,10 @@
 use std::{
     collections::BTreeSet,
     path::PathBuf,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -105,6 +108,8 @@ impl OpenArrivals {
 struct RecordTicket<S: Sink<Item = SinkEntry>> {
     recorder: Arc<CassetteRecorder<S>>,
     number: u64,
+    /// It is an exchange's whose response is awaited.
+    awaits: AtomicBool,
 }
 
 /// An exchange whose response has not ended.
@@ -211,7 +216,9 @@ impl<S: Sink<Item = SinkEntry>> CassetteRecorder<S> {
 
     /// Begins an exchange, at the place of its request.
     pub(in crate::player) fn begin(self: &Arc<Self>, request: ExchangeRequest, at: Instant) -> PendingExchange<S> {
-        PendingExchange { ticket: self.ticket(), request, at, status: 0, with: None }
+        let ticket = self.ticket();
+        ticket.awaits.store(true, Relaxed);
+        PendingExchange { ticket, request, at, status: 0, with: None }
     }
 
     /// Returns what was recorded so far.
@@ -225,21 +232,34 @@ impl<S: Sink<Item = SinkEntry>> CassetteRecorder<S> {
     }
 
     fn ticket(self: &Arc<Self>) -> RecordTicket<S> {
-        RecordTicket { recorder: Arc::clone(self), number: self.arrivals.begin() }
+        RecordTicket { recorder: Arc::clone(self), number: self.arrivals.begin(), awaits: AtomicBool::new(false) }
     }
 }
 
 impl<S: Sink<Item = SinkEntry>> RecordTicket<S> {
     fn submit(self, content: EntryContent, weight: usize) {
+        self.awaits.store(false, Relaxed);
         let entry = SinkEntry { number: self.number, weight, content };
         if let Err(RefusedItem { reason, .. }) = self.recorder.recorder.submit(entry) {
             self.recorder.recorder.drop_records(1, reason);
         }
     }
+
+    /// Counts an exchange without a response.
+    fn unanswered(&self, why: impl FnOnce() -> String) {
+        self.awaits.store(false, Relaxed);
+        self.recorder.counts.note(|report| {
+            report.unanswered += 1;
+            report.unanswered_why.get_or_insert_with(why);
+        });
+    }
 }
 
 impl<S: Sink<Item = SinkEntry>> Drop for RecordTicket<S> {
     fn drop(&mut self) {
+        if *self.awaits.get_mut() {
+            self.unanswered(|| "a client left before its response began".to_owned());
+        }
         // What was submitted is in the queue by now, so that the sink may go on to what came after it.
         self.recorder.arrivals.end(self.number);
     }
@@ -279,16 +299,14 @@ impl<S: Sink<Item = SinkEntry>> PendingExchange<S> {
     pub(in crate::player) fn give_up(&self, why: &str) -> bool {
         let ExchangeRequest { method, target, .. } = &self.request;
         tracing::warn!("the answer to {method} {} {why} and is not recorded", route_of(target));
+        self.ticket.awaits.store(false, Relaxed);
         self.ticket.recorder.counts.note(|report| report.unreadable += 1);
         false
     }
 
     /// Counts an exchange that is not recorded because the upstream did not answer its request.
     pub fn unanswered(self, error: &UpstreamError) {
-        self.ticket.recorder.counts.note(|report| {
-            report.unanswered += 1;
-            report.unanswered_why.get_or_insert_with(|| format!("{error}: {}", error.cause()));
-        });
+        self.ticket.unanswered(|| format!("{error}: {}", error.cause()));
         if let Some(with) = self.with {
             self.ticket.submit(EntryContent::Compared(None, with), 0);
         }
