@@ -23,6 +23,7 @@ pub(in crate::cli) fn start(global: &GlobalArgs) {
     };
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter(global))
+        .log_internal_errors(false)
         .with_writer(move || LogWriter { output: io::stderr(), lines })
         .with_target(global.verbose > 0)
         .with_ansi(is_coloured);

@@ -12,7 +12,14 @@ pub(in crate::play) mod recordings;
 pub(in crate::play) mod samples;
 pub(in crate::play) mod trace;
 
-use std::{cmp::Reverse, collections::BTreeMap, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
+    num::NonZeroU32,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -248,7 +255,7 @@ fn tokenizer(config: &Config, name: &str, trace: &Store) -> Result<Tokenizer, Pl
             let builtin = builtin::tokenizer()?;
             let fits = match recorded {
                 Some(recorded) => recorded.fingerprint == builtin.fingerprint(),
-                None => !has_ids(trace),
+                None => !has_ids(trace) || recorded_models(trace) == [builtin.name()],
             };
             if !fits {
                 let trace = name.to_owned();
@@ -279,13 +286,16 @@ fn other_tokenizer(trace: String, recorded: &TokenizerId, given: &Tokenizer) -> 
     }
 }
 
-/// Loads the tokenizer that `spec` names, and downloads it where it is one of the Hugging Face Hub that is not in the local cache:
-/// [`Tokenizer::load`]. Blocks.
+/// Loads the tokenizer that `spec` names, the built-in one by its name too, and downloads it where it is one of the Hugging Face Hub that
+/// is not in the local cache: [`Tokenizer::load`]. Blocks.
 ///
 /// # Errors
 /// Those of [`Tokenizer::load`].
 pub fn load_tokenizer(spec: &str) -> Result<Tokenizer, PromptError> {
     const LARGEST_FILE: usize = 256 << 20;
+    if spec == builtin::NAME && !Path::new(spec).exists() {
+        return builtin::tokenizer();
+    }
     Tokenizer::load(spec, &|url, token| net::download(url, token, LARGEST_FILE).map_err(|error| error.to_string()))
 }
 

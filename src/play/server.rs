@@ -79,7 +79,7 @@ impl Player {
     /// # Errors
     /// None that a test does not catch first.
     pub fn builtin_tokenizer() -> Result<Tokenizer, PlayError> {
-        load::builtin::tokenizer()
+        Ok(load::builtin::tokenizer()?)
     }
 
     /// Describes what is served.

@@ -12,7 +12,7 @@ use super::{
     behind::BehindServer,
     cases::{CaseKind, ProveCase},
     checks::{CompareRules, FailedCheck, ProveCheck, TrueStream, is_silent_cut},
-    client::{ReceivedStream, StreamClient},
+    client::{ReceivedEnd, ReceivedStream, StreamClient},
     events::ReadEvents,
     ground_truth::{ECHO, Extras, GroundStream, request},
     marker::marker,
@@ -140,7 +140,7 @@ impl Prover {
                 return;
             }
             let what = match &run.received.end {
-                end if run.received.status == 0 => format!("the gateway did not pass the request on: {end:?}"),
+                ReceivedEnd::Unanswered(why) => format!("the gateway did not answer: {why}"),
                 _ => format!("the gateway did not pass the request on: status {}", run.received.status),
             };
             run.failed = vec![FailedCheck { check: ProveCheck::Stream, what }];

@@ -5,11 +5,14 @@
 use crate::{
     play::PlayError,
     recording::trace::{self, Trace},
-    text::prompt::{KnownTokenizer, Tokenizer, TokenizerParts},
+    text::prompt::{KnownTokenizer, PromptError, Tokenizer, TokenizerParts},
 };
 
 /// Name of the built-in trace in messages.
 pub const TRACE_NAME: &str = "the built-in trace";
+
+/// Name of the built-in tokenizer, and so of its model.
+pub(in crate::play) const NAME: &str = "smollm2-135m";
 
 const TRACE: &[u8] = include_bytes!("../../../traces/builtin.jsonl.gz");
 const TOKENIZER: &[u8] = include_bytes!("../../../traces/smollm2-135m/tokenizer.json.gz");
@@ -30,8 +33,8 @@ pub(in crate::play) fn trace() -> Result<Trace, PlayError> {
 ///
 /// # Errors
 /// None that a test does not catch first.
-pub(in crate::play) fn tokenizer() -> Result<Tokenizer, PlayError> {
-    Ok(Tokenizer::beside(&parts(&[]), KNOWN, || json().unwrap_or_default())?)
+pub(in crate::play) fn tokenizer() -> Result<Tokenizer, PromptError> {
+    Tokenizer::beside(&parts(&[]), KNOWN, || json().unwrap_or_default())
 }
 
 fn json() -> Result<Vec<u8>, PlayError> {
@@ -40,7 +43,7 @@ fn json() -> Result<Vec<u8>, PlayError> {
 
 fn parts(json: &[u8]) -> TokenizerParts<'_> {
     TokenizerParts {
-        name: "smollm2-135m",
+        name: NAME,
         tokenizer_json: json,
         config_json: Some(TOKENIZER_CONFIG),
         chat_template: Some(CHAT_TEMPLATE),

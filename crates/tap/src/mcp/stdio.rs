@@ -62,7 +62,11 @@ impl StdioTap {
         if let Some(to_client) = to_client {
             let _cut = timeout(REST_WITHIN, to_client).await;
         }
-        to_server.iter().for_each(tokio::task::JoinHandle::abort);
+        if let Some(to_server) = to_server {
+            to_server.abort();
+            // Its end is recorded before the recorder ends.
+            let _aborted = to_server.await;
+        }
         Ok(McpTapEnd { code: code(&status), recorded: recorder.finish_connection(cassette).await })
     }
 }
