@@ -38,7 +38,10 @@ fn records_stand_in_the_order_of_their_requests_and_unsubmitted_ones_hold_nothin
     let capture = failed.capture();
     failed.end(capture, Vec::new(), Outcome::Finished);
     let report = recorder.finish().unwrap();
-    assert_eq!(report, RecordReport { recorded: 2, skipped: 1, ..RecordReport::default() });
+    let left = Some("a client left before its response began".to_owned());
+    let expected =
+        RecordReport { recorded: 2, skipped: 1, unanswered: 1, unanswered_why: left, ..RecordReport::default() };
+    assert_eq!(report, expected);
     let records = load(&output.path).unwrap().records;
     let found: Vec<(&str, &AnswerContent)> = records.iter().map(|it| (it.path.as_str(), &it.answer.content)).collect();
     let expected = [AnswerContent::Json(1.into()), AnswerContent::Json(3.into())];
