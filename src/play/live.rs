@@ -104,7 +104,7 @@ impl LiveRequests {
         }
     }
 
-    /// Notes what a response says of itself.
+    /// Notes the fields that a response has of itself.
     pub(in crate::play) fn answered(&self, number: LiveNumber, response: &Response) {
         let headers = response.headers();
         let faults = response.extensions().get::<FaultsOf>();

@@ -15,7 +15,7 @@ use super::{
     error::ApiError,
     issues::{FieldFault, Issues, Loc},
     json_tree::TreeReading,
-    python::NUMBER,
+    python::{NUMBER, is_whole},
 };
 use net::wire::json_as_utf8;
 use text::python::{self, Build, SyntaxError};
@@ -135,10 +135,6 @@ fn without_halves(text: &str) -> String {
         rest = behind;
     }
     out + rest
-}
-
-fn is_whole(number: &str) -> bool {
-    number.strip_prefix('-').unwrap_or(number).bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Reads a body as a handler does that reads it itself.

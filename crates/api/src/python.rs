@@ -15,7 +15,7 @@ pub(super) fn number_text(value: &Value) -> Option<&str> {
 }
 
 /// Returns whether a number is written as a whole one.
-fn is_whole(number: &str) -> bool {
+pub(super) fn is_whole(number: &str) -> bool {
     number.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit())
 }
 

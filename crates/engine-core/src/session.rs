@@ -122,7 +122,7 @@ impl EngineSession {
         self.incoming.recv().await.unwrap_or_else(ended)
     }
 
-    /// Sends outputs to a client; a client that does not exist is passed over.
+    /// Sends outputs to a client; a client that does not exist is ignored.
     ///
     /// # Errors
     /// Where it is gone, or reads nothing for 10 s.
@@ -144,7 +144,7 @@ impl EngineSession {
         }
     }
 
-    /// Tells every client that the engine ends, so that none waits for it.
+    /// Notifies every client that the engine ends, so that none waits for it.
     pub async fn end(mut self) {
         for client in &mut self.clients {
             let _gone = write(client, ENGINE_CORE_DEAD).await;

@@ -1,6 +1,6 @@
 //! ZMTP 3.0 with the mechanism NULL: greeting, frames and messages of one connection, on either side of it.
 //!
-//! A length that a peer announces reserves no memory, and a message has a limit. Commands other than READY are passed over: a peer of 3.0 is
+//! A length that a peer announces reserves no memory, and a message has a limit. Commands other than READY are ignored: a peer of 3.0 is
 //! sent no `PING`. There is no queue, no reconnecting and no distribution among peers here: who holds the connections has those.
 //!
 //! See docs/decisions/0134-the-engine-core-protocol-is-read-by-tables.md and 0099-peers-of-zeromq-are-bounded.md.

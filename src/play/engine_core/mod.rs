@@ -6,7 +6,7 @@
 //! end change the state that the development endpoints of the HTTP server change ([`utility`]).
 //!
 //! A front end that is not there yet is waited for, one that is gone is waited for again; its requests end with it. Each rank has its own
-//! session. An engine that dies by a fault tells its front end, as vLLM's does; one that nobody reaches falls silent, as one that was killed.
+//! session. An engine that dies by a fault notifies its front end, as vLLM's does; one that is unreachable sends nothing more, as one that was killed.
 //!
 //! Limits: pooling, prompts as embeddings and lock step of experts are refused in words. Stop strings are the front end's to find.
 //!

@@ -11,6 +11,11 @@ use crate::schema::{
 const TEXTS: Kind = Kind::List(&Kind::Text);
 const CALLERS: Field = Field("allowed_callers", Kind::List(&Kind::OneOf(&["direct", "programmatic"])), Nullable);
 const NAME: Field = Field("name", Kind::Text, Required);
+const ASYNC: Field = optional("async", Kind::Flag);
+const DEFER_LOADING: Field = optional("defer_loading", Kind::Flag);
+const DESCRIPTION: Field = optional("description", Kind::Text);
+const OUTPUT_SCHEMA: Field = optional("output_schema", Kind::Dictionary);
+const STRICT: Field = optional("strict", Kind::Flag);
 const SIZES: Kind = Kind::OneOf(&["low", "medium", "high"]);
 
 /// The field `type`, of one of these values.
@@ -25,13 +30,13 @@ const fn optional(name: &'static str, kind: Kind) -> Field {
 const FUNCTION: Object = object(&[
     NAME,
     optional("parameters", Kind::Dictionary),
-    optional("strict", Kind::Flag),
+    STRICT,
     tag(&["function"]),
     CALLERS,
-    optional("async", Kind::Flag),
-    optional("defer_loading", Kind::Flag),
-    optional("description", Kind::Text),
-    optional("output_schema", Kind::Dictionary),
+    ASYNC,
+    DEFER_LOADING,
+    DESCRIPTION,
+    OUTPUT_SCHEMA,
 ]);
 const FILE_SEARCH: Object = object(&[
     tag(&["file_search"]),
@@ -84,7 +89,7 @@ const MCP: Object = object(&[
     optional("allowed_tools", Kind::AnyOf(&[TEXTS, Kind::AnyNamed(&[("McpAllowedToolsMcpToolFilter", MCP_FILTER)])])),
     optional("authorization", Kind::Text),
     optional("connector_id", CONNECTORS),
-    optional("defer_loading", Kind::Flag),
+    DEFER_LOADING,
     optional("headers", Kind::DictionaryOf(&Kind::Text)),
     optional("require_approval", APPROVAL),
     optional("server_description", Kind::Text),
@@ -165,9 +170,9 @@ const CUSTOM: Object = object(&[
     NAME,
     tag(&["custom"]),
     CALLERS,
-    optional("async", Kind::Flag),
-    optional("defer_loading", Kind::Flag),
-    optional("description", Kind::Text),
+    ASYNC,
+    DEFER_LOADING,
+    DESCRIPTION,
     optional(
         "format",
         Kind::AnyNamed(&[
@@ -196,21 +201,10 @@ const NAMESPACE: Object = object(&[
     ),
     tag(&["namespace"]),
 ]);
-const NAMESPACE_FUNCTION: Object = object(&[
-    NAME,
-    tag(&["function"]),
-    CALLERS,
-    optional("async", Kind::Flag),
-    optional("defer_loading", Kind::Flag),
-    optional("description", Kind::Text),
-    optional("output_schema", Kind::Dictionary),
-    optional("strict", Kind::Flag),
-]);
-const TOOL_SEARCH: Object = object(&[
-    tag(&["tool_search"]),
-    optional("description", Kind::Text),
-    optional("execution", Kind::OneOf(&["server", "client"])),
-]);
+const NAMESPACE_FUNCTION: Object =
+    object(&[NAME, tag(&["function"]), CALLERS, ASYNC, DEFER_LOADING, DESCRIPTION, OUTPUT_SCHEMA, STRICT]);
+const TOOL_SEARCH: Object =
+    object(&[tag(&["tool_search"]), DESCRIPTION, optional("execution", Kind::OneOf(&["server", "client"]))]);
 const WEB_SEARCH_PREVIEW: Object = object(&[
     tag(&["web_search_preview", "web_search_preview_2025_03_11"]),
     optional("search_content_types", Kind::List(&Kind::OneOf(&["text", "image"]))),
@@ -294,8 +288,8 @@ pub(super) const FORMAT: Kind = Kind::AnyNamed(&[
             NAME,
             Field("schema", Kind::Dictionary, Required),
             tag(&["json_schema"]),
-            optional("description", Kind::Text),
-            optional("strict", Kind::Flag),
+            DESCRIPTION,
+            STRICT,
         ])),
     ),
     ("ResponseFormatJSONObject", Kind::Object(&object(&[tag(&["json_object"])]))),

@@ -151,7 +151,7 @@ impl CassetteWriter {
             notes_runs: false,
             keep: Keep::default(),
             partial: Partial::claim(path, top(header) + "records:\n")?,
-            found: hash_of(path),
+            found: fs::read(path).ok().map(|bytes| xxh3_64(&bytes)),
             records: RecentRecords::of(MOST_HELD),
             names: ShortNames::default(),
             threads: Threads::default(),
@@ -453,18 +453,18 @@ impl CassetteWriter {
             self.add_by_hand();
         }
         self.flush()?;
+        let before = fs::read(&self.path).ok();
         let is_meant = self.mode == WriteMode::Replace && self.found.is_some();
-        if !is_meant && hash_of(&self.path).is_some_and(|now| Some(now) != self.found) {
+        if !is_meant && before.as_deref().is_some_and(|now| Some(xxh3_64(now)) != self.found) {
             self.partial.keep().map_err(|source| self.io(source))?;
             return Err(CassetteError::Changed { partial: partial(&self.path), path: self.path });
         }
-        self.put().map_err(|source| self.io(source))?;
+        self.put(before.as_deref()).map_err(|source| self.io(source))?;
         Ok(self.records.count())
     }
 
-    fn put(&mut self) -> io::Result<()> {
+    fn put(&mut self, before: Option<&[u8]>) -> io::Result<()> {
         let numbers = if self.keeps_places { self.arrange()? } else { HashMap::new() };
-        let before = fs::read(&self.path).ok();
         // Where all records stay in memory, so do their sides.
         let sides = side::text(self.records.list().iter().filter_map(|record| record.side.as_ref()));
         self.partial.keep()?;
@@ -475,7 +475,7 @@ impl CassetteWriter {
         // Those of the file that was here are no longer meant to be known.
         let forgets = self.keep.tokens == TokenIds::None && self.mode == WriteMode::Replace;
         if forgets { RecordTokens::write(&self.path, &[]) } else { self.put_tokens(&numbers) }?;
-        self.note_run(before.as_deref())
+        self.note_run(before)
     }
 
     /// Notes a recording that changed the file; where no times are kept, nothing is known of runs either.
@@ -542,9 +542,4 @@ fn has_block_of_records(text: &str) -> bool {
     let behind = text.lines().skip_while(|line| !is_key(line)).skip(1).map(str::trim_start);
     let mut items = behind.filter(|line| !line.is_empty() && !line.starts_with('#'));
     items.next().is_some_and(|line| line.starts_with('-'))
-}
-
-/// A number for the bytes of a file; `None` where there is none.
-fn hash_of(path: &Path) -> Option<u64> {
-    fs::read(path).ok().map(|bytes| xxh3_64(&bytes))
 }

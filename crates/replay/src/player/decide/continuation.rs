@@ -37,7 +37,7 @@ impl CassettePlayer {
             return None;
         }
         let limits = LIMITS.into_iter().filter_map(|name| Some((name, before.get(name)?.as_u64()?)));
-        let higher = limits.flat_map(|(name, incoming)| self.higher_limits(name, incoming));
+        let higher = limits.flat_map(|(name, limit)| self.higher_limits(name, limit));
         let bodies = std::iter::once(before.clone()).chain(higher.map(|(name, limit)| {
             let mut body = before.clone();
             body.set(name, limit.into());
@@ -66,10 +66,10 @@ impl CassettePlayer {
         begun.iter().find(|at| served(at)).or(begun.first()).map(|at| **at)
     }
 
-    /// Limits of recorded chats that are higher than one.
-    fn higher_limits(&self, name: &'static str, incoming: u64) -> impl Iterator<Item = (&'static str, u64)> {
+    /// Limits of recorded chats that are higher than this one.
+    fn higher_limits(&self, name: &'static str, requested: u64) -> impl Iterator<Item = (&'static str, u64)> {
         let limit = |(_, record): &(usize, CassetteRecord)| record.body.get(name).and_then(Value::as_u64);
-        let higher = self.records.iter().filter_map(limit).filter(|limit| *limit > incoming);
+        let higher = self.records.iter().filter_map(limit).filter(|limit| *limit > requested);
         let distinct: std::collections::BTreeSet<u64> = higher.collect();
         distinct.into_iter().take(MOST_LIMITS).map(move |limit| (name, limit))
     }

@@ -66,7 +66,7 @@ pub(in crate::player) fn as_chat(
     if chat.get("response_format").is_some_and(|format| *format == json!({"type": "text"})) {
         chat.shift_remove("response_format");
     }
-    Some((asked_as(incoming, chat, config, rules), family))
+    Some((request_as(incoming, chat, config, rules), family))
 }
 
 /// Returns whether the answer of a record is written as a chat's although requests of another family get it.
@@ -81,7 +81,7 @@ pub(in crate::player) fn stands_for(
     config: &PlayerConfig,
 ) -> Option<(IncomingRequest, ChatFamily)> {
     let (chat, family) = chat_of(incoming)?;
-    Some((asked_as(incoming, chat, config, &config.rules), family))
+    Some((request_as(incoming, chat, config, &config.rules), family))
 }
 
 /// The body of the chat that a request of another family is to the engine.
@@ -100,7 +100,7 @@ fn chat_of(incoming: &IncomingRequest) -> Option<(Map<String, Value>, ChatFamily
     }
 }
 
-fn asked_as(
+fn request_as(
     incoming: &IncomingRequest,
     chat: Map<String, Value>,
     config: &PlayerConfig,
