@@ -1,4 +1,4 @@
-//! Plays a cassette in this process, asks it what was recorded, and checks the report: what a test of an agent needs.
+//! Plays a cassette in this process, sends a recorded request, and checks the report, as a test of an agent does.
 //!
 //! `cargo run --example cassette_in_a_test`
 

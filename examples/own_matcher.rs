@@ -1,4 +1,4 @@
-//! Plays a cassette with a matcher of its own: the last message decides, whatever its case.
+//! Plays a cassette with a custom matcher: it compares only the last message, ignoring case.
 //!
 //! `cargo run --example own_matcher`
 

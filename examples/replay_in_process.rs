@@ -1,4 +1,4 @@
-//! Serves the built-in trace in this process, on a free port, and asks it something: what a test of a client needs.
+//! Serves the built-in trace in this process, on a free port, and sends a request, as a test of a client does.
 //!
 //! `cargo run --example replay_in_process`
 

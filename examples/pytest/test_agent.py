@@ -1,4 +1,4 @@
-"""Twelve tests of a small agent with a tool, each with a cassette of its own."""
+"""Twelve tests of a small agent with a tool, each with its own cassette."""
 
 import json
 
