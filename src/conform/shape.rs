@@ -34,7 +34,7 @@ impl ShapeDifferences {
     }
 }
 
-/// A type in place of each value; of a list its first item, and of a map from tokens too.
+/// A type in place of each value; of a list its first item, but of `choices` each, and of a map from tokens the first.
 pub(super) fn shape(value: &Value) -> Value {
     match value {
         Value::Null => Value::from("null"),
@@ -47,6 +47,8 @@ pub(super) fn shape(value: &Value) -> Value {
                 ("top_logprobs" | "prompt_logprobs", Value::Array(items)) => {
                     (name.clone(), items.iter().find(|item| !item.is_null()).map(token_shape).into_iter().collect())
                 }
+                // As many as were asked for.
+                ("choices", Value::Array(items)) => (name.clone(), items.iter().map(shape).collect()),
                 _ => (name.clone(), shape(value)),
             });
             Value::Object(shaped.collect::<Map<_, _>>())
@@ -137,6 +139,8 @@ mod tests {
         let tokens = |value: Value| json!({"top_logprobs": [null, value]});
         assert_eq!(found(&tokens(json!({" a": -1.5})), &tokens(json!({"b": -2, "c": -3}))).0, Vec::<String>::new());
         assert_eq!(found(&tokens(json!({" a": -1.5})), &tokens(json!({"b": "x"}))).0.len(), 1);
+        let choices = |count: usize| json!({"choices": vec![json!({"text": "a"}); count]});
+        assert_eq!(found(&choices(2), &choices(1)).0, ["$.choices[1] is missing; an object was recorded"]);
         assert_eq!(
             found(&json!({"list": [1]}), &json!({"list": []})).0,
             ["$.list[0] is missing; a number was recorded"]

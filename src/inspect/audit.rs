@@ -8,7 +8,7 @@ use crate::{
     base::one_line::{clipped, one_line},
     recording::cassette::Moment,
     recording::redaction::{Find, RedactionRules, Redactor},
-    recording::trace::{BadLines, Meta, Record, Response, ResponseContent, TraceError, TraceReader},
+    recording::trace::{BadLines, Meta, Record, Response, ResponseContent, TraceError, TraceReader, Warning},
     replay::player::redact_response,
 };
 
@@ -24,6 +24,8 @@ pub struct AuditReport {
     pub records: u64,
     /// Lines that break a rule of the format and were not audited.
     pub bad_lines: BadLines,
+    /// Notes on the file, such as that it was cut: what it lacks was not audited.
+    pub warnings: Vec<Warning>,
     /// Kinds of content in the records, the harmless first.
     pub reveals: Vec<Revealed>,
     /// Secrets that were found, the first hundred.
@@ -69,6 +71,7 @@ pub fn audit(path: &Path, rules: &RedactionRules) -> Result<AuditReport, TraceEr
         path: path.display().to_string(),
         records: 0,
         bad_lines: BadLines::default(),
+        warnings: Vec::new(),
         reveals: Vec::new(),
         secrets: Vec::new(),
         secrets_found: 0,
@@ -85,6 +88,7 @@ pub fn audit(path: &Path, rules: &RedactionRules) -> Result<AuditReport, TraceEr
             }
         }
     }
+    report.warnings = reader.warnings().to_vec();
     report.reveals = tally.0.into_iter().filter(|revealed| revealed.records > 0).collect();
     Ok(report)
 }
@@ -236,6 +240,9 @@ impl fmt::Display for AuditReport {
                 Some(example) => writeln!(f, "; such as {example}")?,
                 None => writeln!(f)?,
             }
+        }
+        for warning in &self.warnings {
+            writeln!(f, "warning: {}", one_line(&warning.to_string()))?;
         }
         for finding in &self.bad_lines.first {
             writeln!(f, "  {}:{}", self.path, one_line(&finding.to_string()))?;

@@ -256,7 +256,11 @@ impl ServerState {
     ) -> Result<ResponseMetrics, ApiError> {
         let at = timing.arrived;
         let run = self.engine.as_ref().map(|engine| engine.run_recorded(generated, timing)).transpose()?.flatten();
-        Ok(ResponseMetrics::of(&self.metrics, at, generated, permit, run))
+        let limit = match generated.max_tokens {
+            0 => self.model.max_model_len.saturating_sub(generated.prompt_tokens),
+            limit => limit,
+        };
+        Ok(ResponseMetrics::of(&self.metrics, at, generated, limit, permit, run))
     }
 
     /// The session of the trace that a request names; `None` for the default one.
@@ -357,10 +361,14 @@ impl ServerState {
     }
 }
 
-/// Tokens per block of the prefix cache: as configured, or as in the trace.
+/// Tokens per block of the prefix cache: as configured, as the recorded engine had it, or as the trace's prompts are hashed.
 pub(super) fn block_size(config: &Config, replay: Option<&LoadedTrace>) -> u32 {
-    let traced = || u32::try_from(replay?.hasher.block_size()).ok();
-    config.block_size.map(NonZeroU32::get).or_else(traced).unwrap_or(BLOCK_SIZE)
+    let recorded = || {
+        let size = replay?.records.meta.extra.get("upstream")?.get("cache")?.get("block_size")?.as_u64()?;
+        u32::try_from(size).ok().and_then(NonZeroU32::new)
+    };
+    let hashed = || u32::try_from(replay?.hasher.block_size()).ok();
+    config.block_size.or_else(recorded).map(NonZeroU32::get).or_else(hashed).unwrap_or(BLOCK_SIZE)
 }
 
 #[cfg(test)]
@@ -372,6 +380,26 @@ mod tests {
         let config = Config { source: Source::Synthetic(Synthetic::Random), cassette_player, ..Config::default() };
         let loaded = load::load(&config).unwrap();
         ServerState::new(config, loaded).unwrap()
+    }
+
+    #[test]
+    fn the_recorded_engine_has_the_size_of_its_blocks() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.jsonl");
+        let record = r#"{"prompt_tokens":4,"output_tokens":1,"ttft_ms":1.0,"output_token_ids":[7]}"#;
+        for (meta, expected) in [
+            (r#"{"block_size":32}"#, 32),
+            (r#"{"block_size":32,"upstream":{"cache":{"block_size":128}}}"#, 128),
+            (r#"{"block_size":32,"upstream":{"cache":{"block_size":0}}}"#, 32),
+        ] {
+            std::fs::write(&path, format!("{{\"meta\":{meta}}}\n{record}\n")).unwrap();
+            let mut config = Config { source: Source::Files(vec![path.clone()]), ..Config::default() };
+            let loaded = load::load(&config).unwrap();
+            let trace = loaded.replay.as_deref();
+            assert_eq!(block_size(&config, trace), expected, "{meta}");
+            config.block_size = NonZeroU32::new(64);
+            assert_eq!(block_size(&config, trace), 64);
+        }
     }
 
     #[tokio::test]

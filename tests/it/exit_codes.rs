@@ -112,6 +112,40 @@ fn a_check_answers_by_its_exit_code() {
 }
 
 #[test]
+fn what_is_missing_of_a_trace_is_said() {
+    let directory = tempfile::tempdir().unwrap();
+    let cut = file(directory.path(), "cut.jsonl", &format!("{SOUND}{}", &SOUND[..20]));
+    let checked = vcr(&["inspect", "check", &cut]);
+    assert_eq!(
+        (checked.status.code(), String::from_utf8(checked.stdout).unwrap()),
+        (
+            Some(1),
+            format!(
+                "{cut}: warning: the file was cut at line 2; the 1 complete records before it were kept\n{cut}: not whole\n"
+            )
+        )
+    );
+    ends_with(&["inspect", "convert", &cut, "-o", "-"], 0, "the file was cut at line 2");
+    ends_with(&["inspect", "simulate", &cut], 3, "the file was cut at line 2");
+    ends_with(
+        &["replay", &cut, "--target", "http://127.0.0.1:9", "--duration", "1ms"],
+        4,
+        "the file was cut at line 2",
+    );
+    let audited = vcr(&["inspect", "audit", &cut]);
+    assert!(String::from_utf8_lossy(&audited.stdout).contains("warning: the file was cut at line 2"));
+    assert_eq!(audited.status.code(), Some(1));
+    // A capture that ended just after a rotation.
+    let rotated = directory.path().join("rotated");
+    fs::create_dir(&rotated).unwrap();
+    file(&rotated, "day.jsonl", SOUND);
+    let last = file(&rotated, "day.1.jsonl", "{\"meta\":{\"part\":2}}\n");
+    assert_eq!(vcr(&["inspect", "check", rotated.to_str().unwrap()]).status.code(), Some(0));
+    assert_eq!(vcr(&["inspect", "check", &last]).status.code(), Some(1));
+    ends_with(&["drift", &cut, "--live", "http://127.0.0.1:9"], 3, "this is a trace, not a cassette");
+}
+
+#[test]
 fn results_go_to_stdout() {
     let directory = tempfile::tempdir().unwrap();
     let sound = file(directory.path(), "sound.jsonl", SOUND);

@@ -93,4 +93,5 @@ pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest, TokenizeRe
 pub use tool_choice::ToolUse;
 pub use truncation::{Truncation, TruncationSide};
 pub use usage::{CacheUse, CachedTokens, Usage};
+pub use values::is_set;
 pub use vocabulary::VocabularyLimits;

@@ -12,6 +12,7 @@ use super::{
     body::ValidBody,
     escape::{put_escaped, put_number},
     python,
+    values::is_set,
 };
 
 /// The lowest value that the engine sends; it stands for minus infinity.
@@ -28,6 +29,8 @@ pub struct LogprobsOptions {
     pub token_ids: Vec<u32>,
     /// Spelling of tokens.
     pub spelling: Spelling,
+    /// True where the request says how tokens are spelled; else the server's default counts.
+    pub is_spelling_given: bool,
 }
 
 /// Spelling of a token.
@@ -54,12 +57,13 @@ impl LogprobsOptions {
             Api::Completions => (count("logprobs"), count("logprobs")),
         };
         let echoed = beside.filter(|_| body.flag("echo", false));
-        let spelled_as_ids = body.flag("return_tokens_as_token_ids", false);
+        let spelled_as_ids = body.get("return_tokens_as_token_ids").filter(|value| !value.is_null());
         Self {
             sample,
             prompt: count("prompt_logprobs").or(echoed),
             token_ids: body.ids("logprob_token_ids"),
-            spelling: if spelled_as_ids { Spelling::Id } else { Spelling::Text },
+            spelling: if spelled_as_ids.is_some_and(is_set) { Spelling::Id } else { Spelling::Text },
+            is_spelling_given: spelled_as_ids.is_some(),
         }
     }
 }

@@ -110,7 +110,8 @@ pub(super) fn flag(value: &Value) -> ValueResult<bool> {
 }
 
 /// Returns whether a flag that fits its schema is set.
-pub(super) fn is_set(value: &Value) -> bool {
+#[must_use]
+pub fn is_set(value: &Value) -> bool {
     flag(value).unwrap_or(false)
 }
 

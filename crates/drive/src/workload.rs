@@ -11,7 +11,7 @@ use std::{
 use recording::{
     cassette::CassetteError,
     redaction::RedactionRules,
-    trace::{BadLines, Joined, Outcome, Record, Sources, Trace, TraceError, replay_key},
+    trace::{Joined, Outcome, Record, Sources, Trace, TraceError, replay_key},
 };
 use serde_json::{Map, Value};
 
@@ -77,20 +77,15 @@ impl Workload {
     pub fn read(paths: &[PathBuf], keeps_answers: bool) -> Result<Self, WorkloadError> {
         let sources = Sources::gather(paths)?;
         let mut workload = Self { name: sources.name(), ..Self::default() };
-        let (mut joined, mut block_size) = (Joined::of(&sources), None);
-        while let Some((_, mut reader)) = joined.next_file()? {
-            block_size = block_size.or(reader.meta().block_size);
-            let mut bad_lines = BadLines::default();
-            while let Some((_, mut record)) = reader.next_sound(&mut bad_lines)? {
-                joined.place(&mut record);
-                if !keeps_answers {
-                    forget_answer(&mut record);
-                }
-                workload.push(record);
+        let mut joined = Joined::of(&sources);
+        while let Some(mut record) = joined.next_sound()? {
+            if !keeps_answers {
+                forget_answer(&mut record);
             }
-            workload.leave_out("lines that are no sound record", bad_lines.count);
+            workload.push(record);
         }
-        workload.in_order(block_size)
+        workload.leave_out("lines that are no sound record", joined.bad_lines().count);
+        workload.in_order(joined.block_size())
     }
 
     /// Takes a trace that was read, by its name in messages; answers are kept as by [`Self::read`].

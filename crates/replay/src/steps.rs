@@ -7,7 +7,7 @@
 //! Limits: tokens that came together do not show their steps; times are those at which chunks were seen.
 
 use engine::step_clock::{MeasuredStep, StepWork};
-use recording::trace::{BadLines, Joined, Record, Sources, TraceError};
+use recording::trace::{Joined, Record, Sources, TraceError};
 
 /// Records that are looked at, from the first on.
 const MOST_RECORDS: usize = 8192;
@@ -35,20 +35,14 @@ struct TokenStream {
 /// # Errors
 /// When a trace cannot be read.
 pub fn streamed(sources: &Sources) -> Result<(Vec<Record>, Option<u32>), TraceError> {
-    let (mut records, mut block_size) = (Vec::new(), None);
-    let mut joined = Joined::of(sources);
-    while let Some((_, mut reader)) = joined.next_file()? {
-        block_size = block_size.or(reader.meta().block_size);
-        let mut bad_lines = BadLines::default();
-        while records.len() < MOST_RECORDS {
-            let Some((_, mut record)) = reader.next_sound(&mut bad_lines)? else { break };
-            joined.place(&mut record);
-            if !record.chunks.is_empty() && record.stream != Some(false) {
-                records.push(record);
-            }
+    let (mut records, mut joined) = (Vec::new(), Joined::of(sources));
+    while records.len() < MOST_RECORDS {
+        let Some(record) = joined.next_sound()? else { break };
+        if !record.chunks.is_empty() && record.stream != Some(false) {
+            records.push(record);
         }
     }
-    Ok((records, block_size))
+    Ok((records, joined.block_size()))
 }
 
 /// Measures the steps in records.

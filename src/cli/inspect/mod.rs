@@ -147,7 +147,9 @@ pub(in crate::cli) fn run(command: InspectCommand) -> Result<ExitCode, Failure> 
 fn audit(args: &AuditArgs) -> Result<ExitCode, Failure> {
     let (sources, rules) = (Sources::gather(&args.traces.paths)?, redaction::rules_of_audit(&args.redaction)?);
     let reports = sources.paths().map(|path| inspect::audit(path, &rules)).collect::<Result<Vec<_>, _>>()?;
-    let is_clean = reports.iter().all(|report| report.secrets_found == 0 && report.bad_lines.is_empty());
+    let is_clean = reports.iter().all(|report| {
+        report.secrets_found == 0 && report.bad_lines.is_empty() && !report.warnings.iter().any(Warning::is_loss)
+    });
     print_each(&reports, args.traces.json, ToString::to_string)?;
     Ok(if is_clean { ExitCode::SUCCESS } else { Exit::No.into() })
 }
@@ -189,18 +191,17 @@ fn summary(args: &InspectArgs) -> Result<ExitCode, Failure> {
     if args.json { output::print_json(&report) } else { output::print(&report.to_string()) }
 }
 
-/// Exits with [`Exit::No`] when a rule is broken, or there is no record.
+/// Exits with [`Exit::No`] when a rule is broken, records are missing, or there is none. A further file of a capture may be empty.
 fn check(args: &InspectArgs) -> Result<ExitCode, Failure> {
     let sources = Sources::gather(&args.paths)?;
     let mut reports = Vec::new();
     for path in sources.paths() {
         let Checked { records, count, findings, warnings } = inspect::check(path)?;
-        let warnings = warnings.iter().map(Warning::to_string).collect();
         reports.push(FindingsReport { file: path.display().to_string(), records, count, findings, warnings });
     }
-    let is_sound = reports.iter().all(|report| report.findings.is_empty() && report.records > 0);
+    let is_sound = reports.iter().all(|report| report.findings.is_empty() && !report.is_cut());
     print_each(&reports, args.json, FindingsReport::text)?;
-    Ok(if is_sound { ExitCode::SUCCESS } else { Exit::No.into() })
+    Ok(if is_sound && reports.iter().any(|report| report.records > 0) { ExitCode::SUCCESS } else { Exit::No.into() })
 }
 
 /// Result of a check, as JSON.
@@ -212,17 +213,23 @@ struct FindingsReport {
     /// Number of defects, of which `findings` has the first.
     count: u64,
     findings: Vec<Finding>,
-    warnings: Vec<String>,
+    warnings: Vec<Warning>,
 }
 
 impl FindingsReport {
+    fn is_cut(&self) -> bool {
+        self.warnings.iter().any(Warning::is_loss)
+    }
+
     fn text(&self) -> String {
         let findings =
             self.findings.iter().map(|finding| format!("{}:{}\n", self.file, one_line(&finding.to_string())));
-        let warnings = self.warnings.iter().map(|warning| format!("{}: warning: {}\n", self.file, one_line(warning)));
+        let warnings = self.warnings.iter();
+        let warnings = warnings.map(|warning| format!("{}: warning: {}\n", self.file, one_line(&warning.to_string())));
         let rest = self.count.saturating_sub(self.findings.len() as u64);
         let last = match self.count {
             0 if self.records == 0 => format!("{}: no records\n", self.file),
+            0 if self.is_cut() => format!("{}: not whole\n", self.file),
             0 => format!("{}: sound\n", self.file),
             1 => "1 defect\n".to_owned(),
             many if rest > 0 => format!("{many} defects, of which {rest} are not shown\n"),

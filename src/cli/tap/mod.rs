@@ -176,9 +176,7 @@ pub(in crate::cli) async fn refuse_circle(at: &str, setup: &Setup) -> Result<(),
         return Ok(());
     };
     for upstream in std::iter::once(&setup.config.upstream).chain(setup.routes.iter().map(|route| &route.upstream)) {
-        let Some(address) = upstream.tcp_address().filter(|(_, port)| *port == own.port()) else { continue };
-        let Ok(mut found) = lookup_host(address).await else { continue };
-        if found.any(|found| found.ip() == own.ip() || (own.ip().is_unspecified() && found.ip().is_loopback())) {
+        if upstream.leads_to(own).await {
             return Err(Failure::usage(format!("--upstream {upstream} is where the tap itself listens"))
                 .hint("name the engine's port with --upstream, and another one with --listen"));
         }
@@ -226,7 +224,10 @@ fn exit_summary(report: &TapReport) -> String {
         (recorder.write_failed, "records dropped: the trace could not be written"),
         (recorder.broken, "records dropped: they could not be made"),
         (recorder.hashes_skipped, "exchanges recorded without block hashes: too many long prompts waited"),
-        (recorder.content_skipped, "exchanges recorded without their content: too long, or too much at a time"),
+        (
+            recorder.content_skipped,
+            "exchanges recorded without their content: compressed, too long, or too much at a time",
+        ),
         (recorder.unsearched, "exchanges recorded without their content: too much work to search it for secrets"),
         (recorder.ids_incomplete, "exchanges recorded without ids: the engine did not send all of them"),
         (recorder.repaired, "records repaired: they broke a rule of the format, and what broke it was left out"),

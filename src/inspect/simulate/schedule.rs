@@ -22,7 +22,7 @@ use crate::{
     inspect::sharing::{self, PromptBlocks},
     recording::{
         formats::{self, ReadOptions, TraceFormat},
-        trace::{BadLines, Joined, Record, Sources},
+        trace::{Joined, Record, Sources},
     },
 };
 
@@ -153,17 +153,12 @@ impl ArrivalSchedule {
     fn of_traces(paths: &[PathBuf]) -> Result<Self, SimulateError> {
         let sources = Sources::gather(paths)?;
         let mut schedule = Self { name: sources.name(), ..Self::default() };
-        let (mut joined, mut block_size) = (Joined::of(&sources), None);
-        while let Some((_, mut reader)) = joined.next_file()? {
-            block_size = block_size.or(reader.meta().block_size);
-            let mut bad_lines = BadLines::default();
-            while let Some((_, mut record)) = reader.next_sound(&mut bad_lines)? {
-                joined.place(&mut record);
-                schedule.add_record(record.arrival, &record, &record.block_hashes);
-            }
-            schedule.left_out += bad_lines.count;
+        let mut joined = Joined::of(&sources);
+        while let Some(record) = joined.next_sound()? {
+            schedule.add_record(record.arrival, &record, &record.block_hashes);
         }
-        schedule.block_size = block_size.filter(|size| *size > 0).unwrap_or(BLOCK_SIZE);
+        schedule.left_out += joined.bad_lines().count;
+        schedule.block_size = joined.block_size().filter(|size| *size > 0).unwrap_or(BLOCK_SIZE);
         Ok(schedule)
     }
 

@@ -142,6 +142,11 @@ impl Cors {
             }
             dressed.append(name, value);
         }
+        if !added.is_empty() {
+            // A recorded response came without it.
+            dressed.extend(added);
+            dressed.insert(header::VARY, HeaderValue::from_static("Origin"));
+        }
         *response.headers_mut() = dressed;
         response
     }

@@ -122,6 +122,11 @@ impl ChoiceMetrics {
         self.scheduled.is_some()
     }
 
+    /// Checks whether it has had a step.
+    pub(in super::super) fn has_begun(&self) -> bool {
+        self.first.is_some()
+    }
+
     /// The deadline at an instant.
     pub(in super::super) fn due(&self, at: Instant) -> Duration {
         at - self.request.arrived

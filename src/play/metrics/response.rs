@@ -32,28 +32,31 @@ pub(in super::super) struct ResponseMetrics {
 struct MeteredChoice {
     /// `None` once it has ended.
     metrics: Option<ChoiceMetrics>,
+    tokens: u32,
     finish: &'static str,
 }
 
 impl ResponseMetrics {
-    /// The choices of a recorded response to a request that came then and was admitted with this permit. Where an engine runs them, it
-    /// counts their prompts.
+    /// The choices of a recorded response to a request that came then, may have so many tokens and was admitted with this permit. Where
+    /// an engine runs them, it counts their prompts.
     pub(in super::super) fn of(
         metrics: &Metrics,
         at: Instant,
         generated: &Generated,
+        limit: u32,
         permit: AdmissionPermit,
         run: Option<RecordedRun>,
     ) -> Self {
-        let Generated { prompt_tokens, cached_tokens, max_tokens, choices, .. } = generated;
+        let Generated { cached_tokens, choices, .. } = generated;
         let request = RequestMetrics::new(metrics, at, u32::try_from(choices.len()).unwrap_or(u32::MAX), permit);
-        let choice = |(index, GeneratedChoice { tokens, finish }): (usize, &GeneratedChoice)| {
-            let prompt = run.as_ref().map_or(*prompt_tokens, |run| run.prompt_tokens(index));
-            let mut counted = request.start(prompt, *cached_tokens, *max_tokens.max(tokens));
+        let choice = |(index, generated): (usize, &GeneratedChoice)| {
+            let GeneratedChoice { prompt_tokens, tokens, finish } = *generated;
+            let prompt = run.as_ref().map_or(prompt_tokens, |run| run.prompt_tokens(index));
+            let mut counted = request.start(prompt, *cached_tokens, limit.max(tokens));
             if let Some(rank) = run.as_ref().and_then(|run| run.run.rank(index)) {
                 counted.run_on(metrics, rank);
             }
-            MeteredChoice { metrics: Some(counted), finish }
+            MeteredChoice { metrics: Some(counted), tokens, finish }
         };
         Self { choices: choices.iter().enumerate().map(choice).collect(), run, burst: None }
     }
@@ -75,8 +78,12 @@ impl TokenCounter for ResponseMetrics {
     fn end(&mut self, aborted: Option<AbortedBy>) {
         self.run = None;
         self.burst = None;
-        for MeteredChoice { metrics, finish } in &mut self.choices {
+        for MeteredChoice { metrics, tokens, finish } in &mut self.choices {
             if let Some(mut metrics) = metrics.take() {
+                // Its tokens have no text of their own, as those of a tool call.
+                if aborted.is_none() && !metrics.has_begun() {
+                    metrics.step(*tokens, Instant::now());
+                }
                 metrics.finish(aborted.map_or(*finish, |_| "abort"), aborted);
             }
         }

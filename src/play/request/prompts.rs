@@ -272,7 +272,8 @@ fn take_defaults(state: &ServerState, request: &mut GenerationRequest) {
     if let Some(most) = state.model.sampling.max_tokens {
         request.limit_tokens(most);
     }
-    if state.config.token_spelling == Spelling::Id && request.logprobs.spelling == Spelling::Text {
-        request.logprobs.spelling = Spelling::Id;
+    let requested = &mut request.logprobs;
+    if !requested.is_spelling_given && requested.spelling == Spelling::Text {
+        requested.spelling = state.config.token_spelling;
     }
 }

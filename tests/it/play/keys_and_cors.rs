@@ -9,6 +9,7 @@ use vllm_vcr::{
 use crate::support::{
     client::{self, Answer, Request, get, post},
     play_server::{Server, config, start},
+    running::Running,
 };
 
 async fn serve(server: ServerOptions) -> Server {
@@ -169,6 +170,28 @@ async fn a_narrow_policy_names_all_that_failed() {
     assert_eq!(headers(&good), expected);
     let bad = preflight(&cors, &sent("http://c", "PUT", "x-one, x-two")).await;
     assert_eq!((bad.status, bad.text().as_str()), (400, "Disallowed CORS origin, method, headers"));
+}
+
+#[tokio::test]
+async fn a_recorded_answer_tells_the_browser_too() {
+    let cassette = "vcr: 1\nrecords:\n- {request: POST /v1/chat/completions, body: {model: m}, answer: Hello}\n";
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("c.yaml");
+    std::fs::write(&path, cassette).unwrap();
+    let running = Running::start(&[
+        "play",
+        "--cassette",
+        path.to_str().unwrap(),
+        "--port",
+        "0",
+        "--allowed-origins",
+        r#"["http://a"]"#,
+    ]);
+    let mut request = post("/v1/chat/completions", &json!({"model": "m"}));
+    request.headers.push(("Origin", "http://a"));
+    let answer = client::send(running.address, &request).await;
+    assert_eq!((answer.status, answer.header("access-control-allow-origin")), (200, Some("http://a")));
+    assert_eq!(answer.header("vary"), Some("Origin"));
 }
 
 #[tokio::test]

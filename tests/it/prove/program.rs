@@ -73,9 +73,12 @@ async fn a_proof_is_exit_code_0() {
 fn what_cannot_be_proven_is_no_verdict() {
     // A port below those that systems hand out for 0: the program's own upstream cannot get it.
     let via = "http://127.0.0.1:1";
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (own, own_port) = (format!("http://localhost:{}", free.port()), free.port().to_string());
     for (arguments, code, part) in [
         (vec!["--via", via, "--upstream-port", "0", "--wait", "0s"], 4, "does not pass requests on"),
         (vec!["--via", "ftp://h"], 2, "--via"),
+        (vec!["--via", &own, "--upstream-port", &own_port], 2, "not a gateway"),
         (vec!["--via", via, "--only", "speed"], 2, "--only"),
         (vec!["--via", via, "--upstream-port", "0", "--prices", "/nowhere.json"], 3, "/nowhere.json"),
         (vec!["--via", via, "--upstream-port", "0", "--cassette", "/nowhere.yaml"], 3, "/nowhere.yaml"),

@@ -359,10 +359,12 @@ fn each_answer_of_a_conversation_makes_a_request() {
         {"id": "c1", "conversations": [said("system", "s"), said("human", "q1"), said("gpt", "a1"), said("human", "q2"), said("gpt", "a2")]},
         {"id": "c2", "conversations": [said("gpt", "first"), said("human", "q"), said("tool", "t")]},
     ]);
+
     let file = folder.text("chats.json", &serde_json::to_string_pretty(&conversations).unwrap());
     let (report, lines) = folder.convert(&file, "a.jsonl", &[]);
     let made = records(&lines);
     assert_eq!((report["from"]["format"].clone(), made.len()), (json!("sharegpt"), 2));
+    assert_eq!(report["lost"]["conversations without an answer to a user"], 1);
     let messages = |at: usize| {
         made[at]["request"]["messages"]
             .as_array()

@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    net::SocketAddr,
     path::{Path, PathBuf},
     str::FromStr,
 };
@@ -10,6 +11,7 @@ use http::{
     Uri,
     uri::{Authority, PathAndQuery, Scheme},
 };
+use tokio::net::lookup_host;
 
 /// The port of plain HTTP in a URL without port.
 const DEFAULT_PORT: u16 = 80;
@@ -70,6 +72,13 @@ impl UpstreamUrl {
         let is_tcp = !matches!(self.transport, Transport::Unix(_))
             && (self.transport != Transport::Https || self.authority.port().is_some());
         is_tcp.then(|| self.address())
+    }
+
+    /// Returns true if its host and port are those of this listener: requests would come back to it.
+    pub async fn leads_to(&self, own: SocketAddr) -> bool {
+        let Some(address) = self.tcp_address().filter(|(_, port)| *port == own.port()) else { return false };
+        let Ok(mut found) = lookup_host(address).await else { return false };
+        found.any(|found| found.ip() == own.ip() || (own.ip().is_unspecified() && found.ip().is_loopback()))
     }
 
     /// Builds the path and query for a request to `uri`, with the prefix of this URL.

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     canonical::{self, SharedBody},
     redaction::placeholders,
-    storage,
+    storage, trace,
     yaml::{self, YamlEntry, YamlKind, YamlNode},
 };
 
@@ -140,7 +140,10 @@ fn no_text(path: &Path, error: &FromUtf8Error) -> CassetteError {
 pub fn parse(path: &Path, text: &str) -> Result<Cassette, CassetteError> {
     let read = yaml::parse_in_parts(text, "records").map_err(Wrong::from);
     let read = read.and_then(|root| whole(path, root, text.contains(large::KEY)));
-    let mut cassette = read.map_err(|wrong| CassetteError::of(path, wrong))?;
+    let mut cassette = read.map_err(|wrong| {
+        let is_trace = trace::is_trace(path);
+        CassetteError::of(path, if is_trace { Wrong::at(wrong.line, "this is a trace, not a cassette") } else { wrong })
+    })?;
     cassette.placeholders = placeholders(text).map(|(_, placeholder)| placeholder.kind).collect();
     Ok(cassette)
 }

@@ -13,6 +13,7 @@ use crate::{
     canonical::{McpCall, SharedBody, SharedList, mcp_summary},
     redaction::{NoPlaceholder, Placeholder},
 };
+use api::is_set;
 use base::one_line::clipped;
 
 /// Numbers from here on are not counted up: the smallest ones that are free follow.
@@ -242,7 +243,7 @@ impl CassetteRecord {
     /// Returns true if the request asks for a stream.
     #[must_use]
     pub fn streams(&self) -> bool {
-        self.body.get("stream") == Some(&Value::Bool(true))
+        self.body.get("stream").is_some_and(is_set)
     }
 
     /// The body as it is compared: bytes are compared by their [name](super::named_bytes).

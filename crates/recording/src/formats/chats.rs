@@ -226,6 +226,7 @@ impl Objects for ChatConversations {
                 _ => reading.losses.add("messages of neither side", 1),
             }
         }
+        reading.losses.add("conversations without an answer to a user", u64::from(turns == 0));
         Ok(())
     }
 }

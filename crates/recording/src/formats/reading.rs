@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use text::prompt::Tokenizer;
 
 use super::{FormatError, Losses, TraceFormat, chats, dynamo, fields::Fields, rows, weka};
-use crate::trace::{BadLines, FORMAT, Joined, JsonValues, Meta, Record, Sources};
+use crate::trace::{FORMAT, Joined, JsonValues, Meta, Record, Sources};
 
 /// Options of reading a file.
 #[derive(Debug, Default)]
@@ -198,19 +198,15 @@ impl<'a> Reading<'a> {
 
     fn trace(&mut self, path: &Path) -> Result<(), FormatError> {
         let sources = Sources::gather(&[PathBuf::from(path)])?;
-        let (mut joined, mut is_first) = (Joined::of(&sources), true);
-        while let Some((_, mut reader)) = joined.next_file()? {
-            if std::mem::take(&mut is_first) {
-                self.head.meta = reader.meta().clone();
-            }
-            let mut bad = BadLines::default();
-            while let Some((_, mut record)) = reader.next_sound(&mut bad)? {
-                joined.place(&mut record);
-                self.requests += 1;
-                (self.each)(&self.head, record)?;
-            }
-            self.losses.add("lines that break a rule of the format", bad.count);
+        let mut joined = Joined::of(&sources);
+        let mut next = joined.next_sound()?;
+        self.head.meta = joined.meta().cloned().unwrap_or_default();
+        while let Some(record) = next {
+            self.requests += 1;
+            (self.each)(&self.head, record)?;
+            next = joined.next_sound()?;
         }
+        self.losses.add("lines that break a rule of the format", joined.bad_lines().count);
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use base::one_line::clipped;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// Error of reading or writing a trace. The message names the file and, if there is one, the line.
 #[derive(Debug, thiserror::Error)]
@@ -187,9 +187,8 @@ impl fmt::Display for Defect {
     }
 }
 
-/// Something a reader should know about a trace that was read all the same.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+/// Something a reader should know about a trace that was read all the same. It is serialized as its text.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Warning {
     /// The file ends in the middle of a line or of the gzip data.
     Cut {
@@ -215,6 +214,20 @@ pub enum Warning {
         /// The last one.
         last: u64,
     },
+}
+
+impl Warning {
+    /// Returns true if records of the capture are certainly missing.
+    #[must_use]
+    pub fn is_loss(&self) -> bool {
+        matches!(self, Self::Cut { .. } | Self::MissingParts { .. })
+    }
+}
+
+impl Serialize for Warning {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 impl fmt::Display for Warning {

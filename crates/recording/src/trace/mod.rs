@@ -69,6 +69,7 @@ pub use record::{
 pub use record_ref::RecordRef;
 pub use response::{ContentSource, Response, ResponseContent};
 pub(crate) use rules::brief;
+pub(crate) use several::is_trace;
 pub use several::{Joined, JoinedTimeline, Sources, zeros};
 pub use source::JsonLines;
 pub use store::Store;

@@ -133,7 +133,7 @@ pub struct Checked {
     pub warnings: Vec<Warning>,
 }
 
-/// Reads a whole trace, lists what is wrong with it and counts the rest. A cut file is sound, with a warning.
+/// Reads a whole trace, lists what is wrong with it and counts the rest. That a file was cut is a warning.
 ///
 /// # Errors
 /// When the file cannot be read to its end: it cannot be opened, its name and content disagree, or its gzip is damaged.

@@ -16,7 +16,7 @@ use std::{
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{
-    LoadProgress, Meta, Record, TraceError, TraceReader,
+    BadLines, LoadProgress, Meta, Record, TraceError, TraceReader,
     agreement::Agreement,
     source::{is_standard, refuse_pipe, split_suffix},
 };
@@ -146,13 +146,26 @@ pub struct Joined<'a> {
     timeline: JoinedTimeline,
     /// Files are read ahead on threads, followed by it.
     progress: Option<Arc<LoadProgress>>,
+    /// The file that [`next_sound`](Self::next_sound) is at.
+    open: Option<(&'a Path, TraceReader)>,
+    bad_lines: BadLines,
+    meta: Option<Meta>,
+    block_size: Option<u32>,
 }
 
 impl<'a> Joined<'a> {
     /// Of these files.
     #[must_use]
     pub fn of(sources: &'a Sources) -> Self {
-        Self { sources: sources.files.iter(), timeline: JoinedTimeline::default(), progress: None }
+        Self {
+            sources: sources.files.iter(),
+            timeline: JoinedTimeline::default(),
+            progress: None,
+            open: None,
+            bad_lines: BadLines::default(),
+            meta: None,
+            block_size: None,
+        }
     }
 
     /// Of these files, read ahead on threads of their own; `progress` follows.
@@ -174,6 +187,47 @@ impl<'a> Joined<'a> {
             None => TraceReader::open(&file.path),
         };
         reader.map(|reader| Some((file.path.as_path(), reader)))
+    }
+
+    /// The next record of any file, on the common clock; `None` after the last one. Lines that break a rule are left out and
+    /// [counted](Self::bad_lines), and what a file's reader warns of is logged.
+    ///
+    /// # Errors
+    /// As [`TraceReader::open`] and [`TraceReader::next_sound`].
+    pub fn next_sound(&mut self) -> Result<Option<Record>, TraceError> {
+        loop {
+            let Some((path, mut reader)) = self.open.take() else {
+                let Some((path, reader)) = self.next_file()? else { return Ok(None) };
+                self.meta.get_or_insert_with(|| reader.meta().clone());
+                self.block_size = self.block_size.or(reader.meta().block_size);
+                self.open = Some((path, reader));
+                continue;
+            };
+            if let Some((_, mut record)) = reader.next_sound(&mut self.bad_lines)? {
+                self.place(&mut record);
+                self.open = Some((path, reader));
+                return Ok(Some(record));
+            }
+            reader.warnings().iter().for_each(|warning| tracing::warn!(path = %path.display(), "{warning}"));
+        }
+    }
+
+    /// The lines that [`next_sound`](Self::next_sound) left out so far.
+    #[must_use]
+    pub fn bad_lines(&self) -> &BadLines {
+        &self.bad_lines
+    }
+
+    /// The first line of the first file, once [`next_sound`](Self::next_sound) was called.
+    #[must_use]
+    pub fn meta(&self) -> Option<&Meta> {
+        self.meta.as_ref()
+    }
+
+    /// Tokens of a block, of the first file whose first line has it.
+    #[must_use]
+    pub fn block_size(&self) -> Option<u32> {
+        self.block_size
     }
 
     /// Puts a record of the current file on the common clock.
@@ -218,7 +272,7 @@ fn stands_for(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
 }
 
 /// Returns true if a file in a directory is a trace by its name. Other JSON may lie beside traces.
-fn is_trace(path: &Path) -> bool {
+pub(crate) fn is_trace(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
     name.ends_with(".jsonl") || name.ends_with(".jsonl.gz")
 }

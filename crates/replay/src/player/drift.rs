@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use api::is_set;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
@@ -326,7 +327,7 @@ fn usage_differences(recorded: &RecordedAnswer, now: &RecordedAnswer, request: &
     let (Some(recorded), now) = (usage(recorded), usage(now)) else { return Vec::new() };
     let Some(now) = now else {
         // A recorder may have asked for counts that the client did not ask for.
-        let requested = request.body.get("stream") != Some(&Value::Bool(true)) || wants_usage(&request.body);
+        let requested = !request.body.get("stream").is_some_and(is_set) || wants_usage(&request.body);
         return if requested { vec!["usage: $.usage is missing".to_owned()] } else { Vec::new() };
     };
     let counts = recorded

@@ -1,5 +1,6 @@
 //! A request that was read: its body, its identity and its secrets.
 
+use api::is_set;
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, Request, request::Parts, uri::PathAndQuery};
 use serde_json::Value;
@@ -85,17 +86,20 @@ impl IncomingRequest {
     }
 
     pub(in crate::player) fn streams(&self) -> bool {
-        self.body.get("stream") == Some(&Value::Bool(true))
+        self.body.get("stream").is_some_and(is_set)
     }
 
     /// Counts the choices that an engine would generate: `n` for each prompt.
     pub(in crate::player) fn choices(&self) -> u64 {
-        let of_each = self.body.get("n").and_then(Value::as_u64).unwrap_or(1).max(1);
-        let prompts = match self.body.get("prompt").and_then(Value::as_array) {
-            Some(prompts) if prompts.first().is_some_and(|prompt| !prompt.is_number()) => prompts.len(),
+        self.body.get("n").and_then(Value::as_u64).unwrap_or(1).max(1).saturating_mul(self.prompts())
+    }
+
+    /// Counts its prompts.
+    pub(in crate::player) fn prompts(&self) -> u64 {
+        match self.body.get("prompt").and_then(Value::as_array) {
+            Some(prompts) if prompts.first().is_some_and(|prompt| !prompt.is_number()) => prompts.len() as u64,
             _ => 1,
-        };
-        of_each.saturating_mul(prompts as u64)
+        }
     }
 
     pub(in crate::player) fn wants_usage(&self) -> bool {

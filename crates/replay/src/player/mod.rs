@@ -45,7 +45,7 @@ pub use crate::player::{
         content::other_form,
         engine_input::{EngineExchange, EngineInput, response_texts},
         fresh_ids::Ids,
-        generated::{Generated, GeneratedChoice},
+        generated::{Generated, GeneratedChoice, token_limit},
         put_back::{SuppliedSecrets, SuppliedSecretsError, not_put_back, restore_requests, value_plans},
         response::ReplayedResponse,
     },

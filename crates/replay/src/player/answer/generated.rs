@@ -45,6 +45,8 @@ pub struct Generated {
 /// One choice of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GeneratedChoice {
+    /// Tokens of its prompt: of several prompts, which a response counts together, an equal share.
+    pub prompt_tokens: u32,
     /// Its tokens.
     pub tokens: u32,
     /// Why it ended, in the engine's words.
@@ -70,13 +72,12 @@ pub(in crate::player) fn of(
         return None;
     }
     let AnswerFacts { counts, finishes, texts } = answered(record, endpoint, incoming, counter)?;
-    let most = ["max_completion_tokens", "max_tokens", "max_output_tokens"];
-    let most = most.iter().find_map(|name| incoming.body.get(name)?.as_u64()).map_or(0, short);
+    let prompt_tokens = counts.prompt.unwrap_or(0);
     let mut generated = Generated {
-        prompt_tokens: counts.prompt.unwrap_or(0),
+        prompt_tokens,
         cached_tokens: counts.cached.unwrap_or(0),
-        max_tokens: most,
-        choices: shared(counts.completion.unwrap_or(0), finishes),
+        max_tokens: token_limit(|name| incoming.body.get(name)?.as_u64()),
+        choices: shared(prompt_tokens, short(incoming.prompts()), counts.completion.unwrap_or(0), finishes),
         engine_input: None,
     };
     if counter.makes_engine_inputs() {
@@ -179,11 +180,20 @@ fn short(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
+/// The most tokens that a request lets a choice have, of its fields; 0 where it has no limit.
+#[must_use]
+pub fn token_limit(field: impl FnMut(&'static str) -> Option<u64>) -> u32 {
+    ["max_completion_tokens", "max_tokens", "max_output_tokens"].into_iter().find_map(field).map_or(0, short)
+}
+
 /// The tokens of an answer as those of its choices, which cannot be separated.
-fn shared(tokens: u32, finishes: Vec<&'static str>) -> Vec<GeneratedChoice> {
+fn shared(prompt: u32, prompts: u32, tokens: u32, finishes: Vec<&'static str>) -> Vec<GeneratedChoice> {
     let many = short(finishes.len() as u64).max(1);
+    let of_each = (many / prompts.max(1)).max(1);
+    let part = |all: u32, parts: u32, at: u32| all / parts + u32::from(at < all % parts);
     let share = |(at, finish): (u32, &'static str)| GeneratedChoice {
-        tokens: tokens / many + u32::from(at < tokens % many),
+        prompt_tokens: part(prompt, prompts.max(1), at / of_each),
+        tokens: part(tokens, many, at),
         finish,
     };
     (0..).zip(finishes).map(share).collect()
@@ -374,6 +384,18 @@ pub(in crate::player) fn texts_of(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use crate::player::answer::generated::*;
+
+    #[test]
+    fn several_prompts_and_choices_share_the_counts() {
+        let parts = |prompts, tokens, choices| {
+            let all = shared(7, prompts, tokens, vec!["stop"; choices]);
+            all.iter().map(|choice| (choice.prompt_tokens, choice.tokens)).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(1, 5, 2), [(7, 3), (7, 2)]);
+        assert_eq!(parts(2, 4, 2), [(4, 2), (3, 2)]);
+        assert_eq!(parts(2, 4, 4), [(4, 1), (4, 1), (3, 1), (3, 1)]);
+        assert_eq!(parts(3, 1, 1), [(3, 1)]);
+    }
 
     #[test]
     fn what_is_not_known_is_estimated_and_what_is_known_stays() {
