@@ -129,7 +129,7 @@ fn what_is_missing_of_a_trace_is_said() {
     ends_with(&["inspect", "simulate", &cut], 3, "the file was cut at line 2");
     ends_with(
         &["replay", &cut, "--target", "http://127.0.0.1:9", "--duration", "1ms"],
-        4,
+        1,
         "the file was cut at line 2",
     );
     let audited = vcr(&["inspect", "audit", &cut]);
