@@ -68,7 +68,7 @@ pub use self::{
     moments::{Moment, Moments, Sidecar, Times},
     named_bytes::named_bytes,
     names::shown_by_order,
-    partial::rewrite,
+    partial::{remove_unfinished, rewrite},
     record::{
         AnswerContent, CassetteRecord, Echo, PlannedFault, RecordedAnswer, SseEvent, TransportFault, ValueSource,
     },

@@ -1,5 +1,7 @@
 //! Names of sessions and upstreams, and where requests name theirs.
 
+use std::str::FromStr;
+
 use http::{HeaderMap, Request, Uri};
 
 use recording::{
@@ -26,6 +28,33 @@ pub enum SessionNameError {
     /// Reports would show it.
     #[error("the session's name looks like a secret; reports show the names of sessions")]
     Secret,
+}
+
+/// What becomes of what a session recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SessionRecording {
+    /// Its cassette is put in place.
+    #[default]
+    Keep,
+    /// It is dropped; a cassette that was there stays as it was.
+    Drop,
+}
+
+/// A word that says neither.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("what a session recorded can be kept or dropped (keep, drop), not `{0}`")]
+pub struct UnknownSessionRecording(String);
+
+impl FromStr for SessionRecording {
+    type Err = UnknownSessionRecording;
+
+    fn from_str(word: &str) -> Result<Self, UnknownSessionRecording> {
+        match word {
+            "keep" => Ok(Self::Keep),
+            "drop" => Ok(Self::Drop),
+            _ => Err(UnknownSessionRecording(word.to_owned())),
+        }
+    }
 }
 
 /// Checks the name of a session.
