@@ -261,7 +261,7 @@ def ended_by(project, end, *arguments):
     half.unlink()
     os.kill(child.pid, end)
     code = child.wait(60)
-    while subprocess.run(["pgrep", "-f", f"vllm-vcr .*{project.path}/cassettes"], stdout=subprocess.DEVNULL).returncode == 0:
+    while subprocess.run(["pgrep", "-f", f"{project.path}/cassettes"], stdout=subprocess.DEVNULL).returncode == 0:
         time.sleep(0.05)
     return code
 

@@ -106,7 +106,7 @@ impl FromRequest<Desk> for AdminRequest {
         let named = |name| query.all(name).pop().or_else(|| body.get(name).and_then(Value::as_str)).map(str::to_owned);
         let (session, recorded) = (named("session"), named("recorded"));
         let recorded = recorded.map_or(Ok(SessionRecording::Keep), |word| word.parse());
-        let recorded = recorded.map_err(|unknown| wrong(&**ledger, StatusCode::BAD_REQUEST, &unknown.to_string()))?;
+        let recorded = recorded.map_err(|unknown| wrong(&**ledger, StatusCode::BAD_REQUEST, &unknown))?;
         if !(body.is_null() || body.is_object()) {
             return Err(error(StatusCode::BAD_REQUEST, "the body has to be a JSON object"));
         }

@@ -31,8 +31,8 @@ pub use self::{
     network_block::NetworkBlock,
     report::{EarlierReports, EnvironmentChange, Matching, Report, SessionReport, UnusedRecord},
     session::{
-        DEFAULT_SESSION, SessionNameError, SessionRecording, UnknownSessionRecording, UpstreamName, UpstreamNameError,
-        enter, is_upstream_name, session_name, session_of, upstream_of,
+        DEFAULT_SESSION, SessionNameError, SessionRecording, UpstreamName, UpstreamNameError, enter, is_upstream_name,
+        session_name, session_of, upstream_of,
     },
     tool_drift::{AnswerComparison, ToolDrift},
 };

@@ -40,19 +40,14 @@ pub enum SessionRecording {
     Drop,
 }
 
-/// A word that says neither.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("what a session recorded can be kept or dropped (keep, drop), not `{0}`")]
-pub struct UnknownSessionRecording(String);
-
 impl FromStr for SessionRecording {
-    type Err = UnknownSessionRecording;
+    type Err = String;
 
-    fn from_str(word: &str) -> Result<Self, UnknownSessionRecording> {
+    fn from_str(word: &str) -> Result<Self, String> {
         match word {
             "keep" => Ok(Self::Keep),
             "drop" => Ok(Self::Drop),
-            _ => Err(UnknownSessionRecording(word.to_owned())),
+            other => Err(format!("what a session recorded can be kept or dropped (keep, drop), not `{other}`")),
         }
     }
 }

@@ -14,7 +14,7 @@ use super::{
     SessionState, WrittenTimeline,
 };
 use crate::{
-    account::{Admin, SessionNameError, SessionRecording, UnknownSessionRecording, session_name},
+    account::{Admin, SessionNameError, SessionRecording, session_name},
     matching::requests::{RequestMatch, UnknownMatch},
     mcp::OnNovel,
 };
@@ -46,7 +46,7 @@ pub(super) enum SessionError {
     #[error("`if_missing` has to be refuse or open, not `{0}`")]
     IfMissing(String),
     #[error("`if_unended`: {0}")]
-    IfUnended(#[from] UnknownSessionRecording),
+    IfUnended(String),
     #[error("`record_with` has to be one line without a secret")]
     RecordWith,
     #[error("{file} does not exist; record it: {command}")]
@@ -91,14 +91,19 @@ impl CassettePlayer {
         if change.is_any() && matches!(self.config.selection, ModeExceptions::Fork(_)) {
             return Err(SessionError::Fork);
         }
-        // That of before may record the same cassette.
-        self.end_session(&name, None)?;
+        // It may be this cassette that the one of that name records.
+        let is_recording = self.lock().get(&name).is_some_and(|state| state.own.iter().any(|own| own.is_recording()));
+        if is_recording {
+            self.end_session(&name, None)?;
+        }
         let own = change.is_any().then(|| open(&change)).transpose()?;
         let has_own_cassette = change.cassette.is_some();
         self.take_faults(&name, own.as_deref().filter(|_| has_own_cassette))?;
+        self.hand_over_mcp(&name);
         let state = SessionState { own, has_own_cassette, ..SessionState::default() };
-        self.lock().insert(name.clone(), state);
+        let before = self.lock().insert(name.clone(), state);
         self.journal().forget(Some(&name));
+        before.map_or(Ok(()), |before| self.close_session(&name, before, None))?;
         Ok(name)
     }
 
@@ -108,18 +113,28 @@ impl CassettePlayer {
         self.hand_over_mcp(name);
         let state = self.lock().remove(name);
         self.take_faults(name, None)?;
-        // What was compared last is part of the session's report.
-        state.iter().filter_map(|state| state.own.as_ref()).for_each(|own| own.finish_comparing());
-        state.iter().for_each(|state| self.keep_ended(name, state));
-        self.comparisons.forget(name);
         let was_there = state.is_some();
-        if let Some(own) = state.and_then(|state| state.own) {
+        state.map_or(Ok(()), |state| self.close_session(name, state, recorded))?;
+        Ok(was_there)
+    }
+
+    fn close_session(
+        &self,
+        name: &str,
+        state: SessionState,
+        recorded: Option<SessionRecording>,
+    ) -> Result<(), SessionError> {
+        // What was compared last is part of the session's report.
+        state.own.iter().for_each(|own| own.finish_comparing());
+        self.keep_ended(name, &state);
+        self.comparisons.forget(name);
+        if let Some(own) = state.own {
             self.keep_usage(&own);
             own.recorder.iter().for_each(|recorder| recorder.wait_for_open());
             own.wait_for_completions();
             self.keep_recorded(own.close(recorded)?);
         }
-        Ok(was_there)
+        Ok(())
     }
 
     /// Hands over the faults that stand in the cassette which a session has of its own, in the place of those of before.
@@ -166,7 +181,7 @@ impl CassettePlayer {
             if !change.opens_missing {
                 return Err(missing);
             }
-            (config.mode, config.on_miss) = (Mode::Replay, OnMiss::Error);
+            (config.mode, config.on_miss, config.mcp.on_novel) = (Mode::Replay, OnMiss::Error, OnNovel::Error);
             config.missing_cassette = Some(missing.to_string());
         }
         config.cassettes = if config.missing_cassette.is_some() {
@@ -303,7 +318,9 @@ impl<'a> SessionChange<'a> {
             on_miss: text(requested, "on_miss")?.map(on_miss).transpose()?,
             record_with,
             opens_missing: text(requested, "if_missing")?.map_or(Ok(false), opens_missing)?,
-            if_unended: text(requested, "if_unended")?.map_or(Ok(SessionRecording::Keep), str::parse)?,
+            if_unended: text(requested, "if_unended")?
+                .map_or(Ok(SessionRecording::Keep), str::parse)
+                .map_err(SessionError::IfUnended)?,
         })
     }
 

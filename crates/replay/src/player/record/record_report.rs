@@ -123,19 +123,8 @@ impl RecordCounts {
     pub(in crate::player) fn note_discarded(&self) -> bool {
         let CountedReport { report, is_discarded, .. } = &mut *self.lock();
         if *is_discarded {
-            let discarded = std::mem::take(&mut report.recorded);
-            let RecordReport { skipped, unreadable, unsearched, broken, unanswered, .. } = *report;
-            let unanswered_why = report.unanswered_why.take();
-            *report = RecordReport {
-                discarded,
-                skipped,
-                unreadable,
-                unsearched,
-                broken,
-                unanswered,
-                unanswered_why,
-                ..RecordReport::default()
-            };
+            report.discarded = std::mem::take(&mut report.recorded);
+            (report.of_mcp, report.partial, report.redacted) = (0, 0, BTreeMap::new());
         }
         *is_discarded
     }
