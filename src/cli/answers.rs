@@ -45,6 +45,7 @@ pub(in crate::cli) fn run(command: AnswersCommand) -> Result<ExitCode, Failure> 
     for file in &files {
         let (read, mut mistakes) = read_answers(file);
         mistakes.extend(read.iter().flat_map(|file| file.records.iter().flat_map(|record| wrong(&file.path, record))));
+        mistakes.sort_by_key(place);
         if mistakes.is_empty() {
             let (text, count) = report(&read);
             has_unreached |= count > 0;
@@ -59,6 +60,11 @@ pub(in crate::cli) fn run(command: AnswersCommand) -> Result<ExitCode, Failure> 
         (false, true) => Exit::No.into(),
         (false, false) => ExitCode::SUCCESS,
     })
+}
+
+/// The file and the line of a mistake; what is wrong with a whole file comes first.
+fn place(mistake: &CassetteError) -> (PathBuf, usize) {
+    if let CassetteError::Wrong { path, line, .. } = mistake { (path.clone(), *line) } else { Default::default() }
 }
 
 /// Finds what the server would refuse: a fault of a record, and a schema for which no JSON can be made.

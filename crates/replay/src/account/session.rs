@@ -1,4 +1,4 @@
-//! Names of sessions and upstreams, and where requests name theirs.
+//! Names of sessions and upstreams, where requests name theirs, and what becomes of what a session recorded.
 
 use std::str::FromStr;
 
