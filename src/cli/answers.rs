@@ -1,18 +1,25 @@
 //! `answers`: checks files of answers.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use clap::{Args, Subcommand};
 
 use crate::{
+    api::Constraint,
     base::one_line::one_line,
     cli::{
         failure::{Exit, Failure},
         output,
         redaction::shown,
     },
+    engine::guided,
     play::fault_of_record,
-    recording::cassette::{AnswersError, AnswersFile, RecordFault, load_answers, unreached},
+    recording::cassette::{
+        AnswersError, AnswersFile, CassetteError, CassetteRecord, MadeAnswer, RecordFault, read_answers, unreached,
+    },
 };
 
 /// What to do with files of answers.
@@ -36,16 +43,16 @@ pub(in crate::cli) fn run(command: AnswersCommand) -> Result<ExitCode, Failure> 
     let AnswersCommand::Check(CheckArgs { files }) = command;
     let (mut has_mistakes, mut has_unreached) = (false, false);
     for file in &files {
-        match load_answers(file).and_then(with_faults) {
-            Ok(loaded) => {
-                let (text, count) = report(&loaded);
-                has_unreached |= count > 0;
-                output::print(&text)?;
-            }
-            Err(mistakes) => {
-                has_mistakes = true;
-                output::print(&format!("{}\n", shown(&mistakes.to_string())))?;
-            }
+        let (read, mut mistakes) = read_answers(file);
+        mistakes.extend(read.iter().flat_map(|file| file.records.iter().flat_map(|record| wrong(&file.path, record))));
+        mistakes.sort_by_key(place);
+        if mistakes.is_empty() {
+            let (text, count) = report(&read);
+            has_unreached |= count > 0;
+            output::print(&text)?;
+        } else {
+            has_mistakes = true;
+            output::print(&format!("{}\n", shown(&AnswersError(mistakes).to_string())))?;
         }
     }
     Ok(match (has_mistakes, has_unreached) {
@@ -55,12 +62,24 @@ pub(in crate::cli) fn run(command: AnswersCommand) -> Result<ExitCode, Failure> 
     })
 }
 
-/// Checks the faults of rules too.
-fn with_faults(files: Vec<AnswersFile>) -> Result<Vec<AnswersFile>, AnswersError> {
-    let records = files.iter().flat_map(|file| file.records.iter().map(|record| (&file.path, record)));
-    let faults = records.filter_map(|(path, record)| RecordFault::of(path, record));
-    let wrong: Vec<_> = faults.filter_map(|fault| fault_of_record(&fault).err().map(|why| fault.wrong(&why))).collect();
-    if wrong.is_empty() { Ok(files) } else { Err(AnswersError(wrong)) }
+/// The file and the line of a mistake; what is wrong with a whole file comes first.
+fn place(mistake: &CassetteError) -> (PathBuf, usize) {
+    if let CassetteError::Wrong { path, line, .. } = mistake { (path.clone(), *line) } else { Default::default() }
+}
+
+/// Finds what the server would refuse: a fault of a record, and a schema for which no JSON can be made.
+fn wrong(path: &Path, record: &CassetteRecord) -> Vec<CassetteError> {
+    let fault = RecordFault::of(path, record).and_then(|fault| Some(fault.wrong(&fault_of_record(&fault).err()?)));
+    let schema = match &record.answer.made {
+        Some(MadeAnswer::Schema(Some(schema))) => guided::check(&Constraint::Json(schema.clone())).err(),
+        _ => None,
+    };
+    let schema = schema.map(|error| CassetteError::Wrong {
+        path: path.to_owned(),
+        line: record.line,
+        message: format!("`answer.schema`: {error}"),
+    });
+    fault.into_iter().chain(schema).collect()
 }
 
 /// Returns the messages about files that belong together, and how many of their rules are never reached.

@@ -102,6 +102,9 @@ enum Stop {
 
 fn parse(arguments: &[OsString]) -> Result<Cli, Stop> {
     let command = command();
+    if let Some(page) = simulator::help(arguments) {
+        return Err(Stop::Clap(help::printed(clap::Command::new("help").override_help(page), &["-h"])));
+    }
     let translated = simulator::translate(&command, arguments, &|name| std::env::var(name).ok());
     let simulator::Translated { arguments, notes, is_other } = translated.map_err(Stop::Failed)?;
     if let Some(page) = help::requested(&command, &arguments).map_err(Stop::Failed)? {

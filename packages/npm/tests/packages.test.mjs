@@ -160,6 +160,8 @@ for (const [name, { command, manifest, file, head }] of Object.entries(PROJECTS)
   const cassettes = () => readdirSync(join(folder, "cassettes"), { recursive: true }).map(String).filter((path) => path.endsWith(".yaml"));
   const once = { VLLM_VCR_MODE: "once", VLLM_VCR_UPSTREAM: () => engineURL };
   const play = (env = {}) => run(folder, command, Object.fromEntries(Object.entries(env).map(([key, value]) => [key, typeof value === "function" ? value() : value])));
+  const left = () => spawnSync("pgrep", ["-f", `${folder}/cassettes`], { encoding: "utf8" }).stdout.trim();
+  const pause = () => new Promise((done) => setTimeout(done, 50));
   const write = (body) => writeFileSync(join(folder, file), head + body);
 
   test(`${name}: thirty concurrent tests are recorded once and played`, async () => {
@@ -264,8 +266,29 @@ for (const [name, { command, manifest, file, head }] of Object.entries(PROJECTS)
     }
   });
 
+  test(`${name}: what was recorded for a test that was killed is dropped`, async () => {
+    const contents = () => Object.fromEntries(readdirSync(join(folder, "cassettes"), { recursive: true }).map((path) => join(folder, "cassettes", path)).filter((path) => statSync(path).isFile()).map((path) => [path, readFileSync(path, "utf8")]));
+    const asks = (words, end = "") => write(`${BODY.slice(0, BODY.indexOf("for ("))}test("one", async ({ cassette }) => { for (const word of ${JSON.stringify(words)}) await ask(cassette, word); ${end} }, 90000);\n`);
+    rmSync(join(folder, "cassettes"), { recursive: true, force: true });
+    for (const VLLM_VCR_MODE of ["once", "new-episodes", "all"]) {
+      const before = VLLM_VCR_MODE === "once" ? {} : contents();
+      asks(["rain", "hail"], "await new Promise((done) => setTimeout(done, 80000));");
+      const env = { ...process.env, VLLM_VCR_MODE, VLLM_VCR_UPSTREAM: engineURL };
+      delete env.NODE_TEST_CONTEXT;
+      // The framework and its workers are a group of processes, as in a job that is killed.
+      const killed = spawn(command[0], command.slice(1), { cwd: folder, env, stdio: "ignore", detached: true });
+      const partial = join(folder, "cassettes/agent.test/one.yaml.partial");
+      while (!(existsSync(partial) && readFileSync(partial, "utf8").includes("It is hail"))) await pause();
+      process.kill(-killed.pid, "SIGKILL");
+      while (left()) await pause();
+      assert.deepEqual(contents(), before, VLLM_VCR_MODE);
+      asks(["rain", "snow"]);
+      assert.equal((await play(once)).code, 0);
+      assert.equal((await play()).code, 0);
+    }
+  });
+
   test(`${name}: no server is left behind`, () => {
-    const left = spawnSync("pgrep", ["-f", `${folder}/cassettes`], { encoding: "utf8" }).stdout.trim();
-    assert.equal(left, "");
+    assert.equal(left(), "");
   });
 }

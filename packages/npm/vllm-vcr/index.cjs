@@ -5,7 +5,7 @@ const { createHash } = require("node:crypto");
 const fs = require("node:fs");
 const http = require("node:http");
 const { tmpdir } = require("node:os");
-const { dirname, join, relative, resolve } = require("node:path");
+const { join, relative, resolve } = require("node:path");
 const { binary } = require("./binary.cjs");
 
 // Prints the server's URL, then waits until this process closes its end or is gone: so no server outlives it.
@@ -60,10 +60,10 @@ class Session {
     return this.server.verify(failOn, this.name);
   }
 
-  async end() {
+  async end({ drop = false } = {}) {
     if (this.hasEnded) return;
     this.hasEnded = true;
-    await this.server.ask("DELETE", `/vcr/sessions/${encodeURIComponent(this.name)}`);
+    await this.server.ask("DELETE", `/vcr/sessions/${encodeURIComponent(this.name)}?recorded=${drop ? "drop" : "keep"}`);
   }
 
   async [Symbol.asyncDispose ?? Symbol.for("Symbol.asyncDispose")]() {
@@ -83,8 +83,8 @@ class Server {
     return `${this.url}/mcp/${server}`;
   }
 
-  async session(name, { cassette, mode, match, onMiss, recordWith } = {}) {
-    const asked = { name, cassette, mode, match, on_miss: onMiss, record_with: recordWith };
+  async session(name, { cassette, mode, match, onMiss, recordWith, ifMissing, ifUnended } = {}) {
+    const asked = { name, cassette, mode, match, on_miss: onMiss, record_with: recordWith, if_missing: ifMissing, if_unended: ifUnended };
     return new Session(this, await this.ask("POST", "/vcr/sessions", asked));
   }
 
@@ -289,55 +289,14 @@ async function openFor(file, name, { match, onMiss, cassette } = {}) {
   const own = cassette ?? cassetteOf(file, name);
   const session = `${own.replace(/\.yaml$/, "").replace(/[^A-Za-z0-9_.-]+/g, "-").slice(-(LONGEST - 9))}-${hash(own)}`;
   const recordWith = "the tests with VLLM_VCR_MODE=once";
-  const path = join(resolve(settings.cassettes), own);
-  const before = filesOf(path);
-  try {
-    const opened = await server.session(session, { cassette: own, mode: mode(), match, onMiss, recordWith });
-    return Object.assign(opened, { drop: () => putBack(path, before) });
-  } catch (error) {
-    if (!error.message.includes(" does not exist; record it: ")) throw error;
-    // Nothing is recorded for a test that sends nothing. Others fail with this text once they have sent something.
-    return Object.assign(await server.session(session, { mode: "none" }), { missing: error.message });
-  }
-}
-
-/** The content of a cassette's files, by their paths. */
-function filesOf(path) {
-  const beside = path.replace(/\.[^.]*$/, ".vcr");
-  const listed = fs.existsSync(beside) ? fs.readdirSync(beside, { recursive: true }).map((name) => join(beside, name)) : [];
-  const files = [path, ...listed].filter((file) => fs.statSync(file, { throwIfNoEntry: false })?.isFile());
-  return new Map(files.map((file) => [file, fs.readFileSync(file)]));
-}
-
-/** Makes a cassette what it was. */
-function putBack(path, before) {
-  const now = filesOf(path);
-  for (const file of now.keys()) if (!before.has(file)) fs.unlinkSync(file);
-  for (const [file, content] of before) {
-    if (now.get(file)?.equals(content)) continue;
-    fs.mkdirSync(dirname(file), { recursive: true });
-    fs.writeFileSync(file, content);
-  }
-  if (!before.size) fs.rmSync(path.replace(/\.[^.]*$/, ".vcr"), { recursive: true, force: true });
-}
-
-/** Ends the session of a test. What was recorded for one that failed is dropped: half of a cassette would miss in every later run. */
-async function endOf(session, hasPassed) {
-  await session.end();
-  if (!hasPassed) session.drop?.();
-}
-
-/** The error of a test whose cassette does not exist although it sent something; undefined where there is none. */
-async function missingOf(session) {
-  const { sessions } = session.missing ? await session.report() : {};
-  return sessions?.[session.name]?.requests ? new VcrError(session.missing) : undefined;
+  // Nothing is recorded for a test that sends nothing, nor for one that does not end.
+  const asked = { cassette: own, mode: mode(), match, onMiss, recordWith, ifMissing: "open", ifUnended: "drop" };
+  return server.session(session, asked);
 }
 
 /** The error of a test that passed although something of `failOn` happened; undefined where nothing did. */
 async function failureOf(session, failOn = settings.failOn) {
-  const missing = await missingOf(session);
-  if (missing) return missing;
-  const failing = failOn.length ? await session.verify([failOn].flat()) : [];
+  const failing = await session.verify([failOn, "no_cassette"].flat());
   if (!failing.length) return undefined;
   const misses = (await session.misses()).map((miss) => miss.error?.message ?? JSON.stringify(miss));
   const left = failing.includes("unconsumed")
@@ -357,9 +316,11 @@ async function withCassette(file, name, test, options = {}) {
     hasPassed = true;
     return result;
   } catch (error) {
-    throw (await missingOf(session)) ?? error;
+    // What a test made of it says less than that its cassette does not exist.
+    throw (await failureOf(session, []).catch(() => undefined)) ?? error;
   } finally {
-    await endOf(session, hasPassed);
+    // Half of a cassette would miss in every later run.
+    await session.end({ drop: !hasPassed });
   }
 }
 
@@ -372,9 +333,7 @@ module.exports = {
   closeTestServer,
   configure,
   connect,
-  endOf,
   failureOf,
-  missingOf,
   openFor,
   play,
   tap,

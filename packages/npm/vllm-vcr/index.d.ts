@@ -20,6 +20,10 @@ export interface SessionOptions {
   onMiss?: OnMiss;
   /** The command that errors name for recording it. */
   recordWith?: string;
+  /** What becomes of a session whose cassette does not exist: it is refused, or opened, and each of its requests is a miss. */
+  ifMissing?: "refuse" | "open";
+  /** What becomes of what it recorded where it is not ended. */
+  ifUnended?: "keep" | "drop";
 }
 
 /** A session of a server, with the URLs for the clients of one test. */
@@ -41,7 +45,8 @@ export class Session {
   report(): Promise<Record<string, unknown>>;
   /** What of these has happened. */
   verify(failOn?: Concern[]): Promise<Concern[]>;
-  end(): Promise<void>;
+  /** Ends it; what it recorded is in its cassette then, or dropped. */
+  end(options?: { drop?: boolean }): Promise<void>;
 }
 
 /** A running server. */

@@ -58,6 +58,10 @@ def files(project):
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.yaml")}
 
 
+def contents(project):
+    return {path: path.read_bytes() for path in (project.path / "cassettes").rglob("*") if path.is_file()}
+
+
 def test_thirty_tests_are_recorded_once_and_played_in_parallel(project, run):
     project.makepyfile(test_agent=THIRTY)
     assert run("--vcr-mode=once", "-n", "4").parseoutcomes() == {"passed": 30}
@@ -245,22 +249,42 @@ def test_a(number):
 """
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_what_was_recorded_for_an_interrupted_test_is_dropped(project, run, end):
-    project.makepyfile(test_a=SIX.replace("STOP", 'pathlib.Path("half").touch(); time.sleep(60)'))
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--vcr-mode=once"]
+def ended_by(project, end, *arguments):
+    """Runs pytest until a test is halfway, ends it so, and returns its exit code when its server has ended too."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     # As in a terminal, where a shell's jobs in the background would not get it.
     child = subprocess.Popen(command, cwd=project.path, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
-    while not (project.path / "half").exists():
+    half = project.path / "half"
+    while not half.exists():
         assert child.poll() is None
         time.sleep(0.05)
+    half.unlink()
     os.kill(child.pid, end)
-    assert child.wait(60) == pytest.ExitCode.INTERRUPTED
+    code = child.wait(60)
+    while subprocess.run(["pgrep", "-f", f"{project.path}/cassettes"], stdout=subprocess.DEVNULL).returncode == 0:
+        time.sleep(0.05)
+    return code
+
+
+@pytest.mark.parametrize("end, code", [(signal.SIGINT, pytest.ExitCode.INTERRUPTED), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)])
+def test_what_was_recorded_for_an_interrupted_test_is_dropped(project, run, end, code):
+    project.makepyfile(test_a=SIX.replace("STOP", 'pathlib.Path("half").touch(); time.sleep(60)'))
+    assert ended_by(project, end, "--vcr-mode=once") == code
     assert sorted(files(project)) == ["test_a/test_a[0].yaml", "test_a/test_a[1].yaml"]
     assert sorted(path.name for path in (project.path / "cassettes" / "test_a").iterdir() if path.is_dir()) == ["test_a[0].vcr", "test_a[1].vcr"]
     project.makepyfile(test_a=SIX.replace("STOP", "pass"))
     run("--vcr-mode=once").assert_outcomes(passed=6)
     run().assert_outcomes(passed=6)
+
+
+@pytest.mark.parametrize("mode", ["new-episodes", "all"])
+def test_a_cassette_that_was_there_is_as_it_was_after_a_kill(project, run, mode):
+    one(project)
+    run("--vcr-mode=once").assert_outcomes(passed=1)
+    before = contents(project)
+    one(project, 'ask("rain"); ask("hail"); open("half", "w"); __import__("time").sleep(60)')
+    assert ended_by(project, signal.SIGKILL, f"--vcr-mode={mode}") == -signal.SIGKILL
+    assert contents(project) == before
 
 
 @pytest.mark.parametrize("mode", ["once", "new-episodes", "all"])
@@ -270,10 +294,10 @@ def test_what_was_recorded_for_a_failed_test_is_dropped(project, run, mode):
     assert files(project) == {} and not list(project.path.rglob("*.vcr"))
     one(project, 'ask("rain"); ask("snow")')
     run("--vcr-mode=once").assert_outcomes(passed=1)
-    before = {path: path.read_bytes() for path in (project.path / "cassettes").rglob("*") if path.is_file()}
+    before = contents(project)
     one(project, 'ask("rain"); ask("hail"); assert False')
     run(f"--vcr-mode={mode}").assert_outcomes(failed=1)
-    assert {path: path.read_bytes() for path in (project.path / "cassettes").rglob("*") if path.is_file()} == before
+    assert contents(project) == before
     one(project, 'ask("wind"); pytest.xfail("as expected")')
     run("--vcr-mode=all").assert_outcomes(xfailed=1)
     [text] = files(project).values()

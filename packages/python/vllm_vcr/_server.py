@@ -72,11 +72,12 @@ class Session:
         """What of ``fail_on`` has happened in this session."""
         return self.server.verify(fail_on, self.name)
 
-    def end(self) -> None:
-        """Ends the session; what it recorded is in its cassette then."""
+    def end(self, *, drop: bool = False) -> None:
+        """Ends the session; what it recorded is in its cassette then, or dropped, so that a cassette that was there is as it was."""
         if self._is_open:
             self._is_open = False
-            self.server._ask("DELETE", f"/vcr/sessions/{urllib.parse.quote(self.name)}")
+            recorded = "drop" if drop else "keep"
+            self.server._ask("DELETE", f"/vcr/sessions/{urllib.parse.quote(self.name)}?recorded={recorded}")
 
     def __enter__(self) -> Session:
         return self
@@ -114,9 +115,12 @@ class Server:
         match: str | Sequence[str] | None = None,
         on_miss: str | None = None,
         record_with: str | None = None,
+        if_missing: str | None = None,
+        if_unended: str | None = None,
     ) -> Session:
         """Opens a session: ``cassette`` is a file below the server's folder, ``record_with`` the command that errors name for
-        recording it. What is left out is as the server was started. One of that name begins anew."""
+        recording it. ``if_missing="open"`` opens it without the file too: its requests are misses then. ``if_unended="drop"`` drops
+        what it recorded where it is not ended. What is left out is as the server was started. One of that name begins anew."""
         ways = match if match is None or isinstance(match, str) else list(match)
         asked = {
             "name": name,
@@ -125,6 +129,8 @@ class Server:
             "match": ways,
             "on_miss": on_miss,
             "record_with": record_with,
+            "if_missing": if_missing,
+            "if_unended": if_unended,
         }
         return Session(self, self._ask("POST", "/vcr/sessions", asked))
 

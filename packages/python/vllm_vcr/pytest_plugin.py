@@ -6,14 +6,10 @@ talk to the test's session. What is matched, recorded and refused is the server'
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
 import shlex
-import shutil
-import signal
-import threading
 from pathlib import Path
 from typing import Any, Generator, Iterator
 
@@ -27,9 +23,6 @@ _SESSION = pytest.StashKey[Session]()
 
 # Whether a test failed since it left records.
 _LEFT = pytest.StashKey[bool]()
-
-# What the server said of a cassette that does not exist, which a test without requests does not need.
-_MISSING = pytest.StashKey[str]()
 
 # Whether a test ended without a failure.
 _PASSED = pytest.StashKey[bool]()
@@ -111,23 +104,10 @@ def vcr_server(pytestconfig: pytest.Config) -> Iterator[Server]:
     """The server of this process: each worker of pytest-xdist has its own. Under ``vllm-vcr play ... -- pytest`` it is that one."""
     outer = os.environ.get("VLLM_VCR_URL")
     try:
-        with connect(outer) if outer else _started(pytestconfig) as server, _terminated_as_interrupted():
+        with connect(outer) if outer else _started(pytestconfig) as server:
             yield server
     except VcrError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
-
-
-@contextlib.contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """Makes SIGTERM end the run as Ctrl-C does, with what tests leave behind cleared up, where nobody else takes it."""
-    is_free = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if is_free:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        if is_free:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _started(config: pytest.Config) -> Any:
@@ -168,8 +148,6 @@ def vcr_cassette(request: pytest.FixtureRequest, vcr_server: Server) -> Iterator
     """The test's session, which plays its cassette or records it; the environment's URLs of LLM servers are the session's."""
     item = request.node
     item.stash[_PASSED] = False
-    cassette = _folder(item.config) / cassette_of(item)
-    before = _files(cassette)
     with pytest.MonkeyPatch.context() as patch:
         session = _opened(item, vcr_server)
         for name, url in session.env.items():
@@ -180,30 +158,10 @@ def vcr_cassette(request: pytest.FixtureRequest, vcr_server: Server) -> Iterator
         item.stash[_SESSION] = session
         yield session
     try:
-        session.end()
+        # Half of a cassette would miss in every later run.
+        session.end(drop=not item.stash.get(_PASSED, False))
     except VcrError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
-    if not item.stash.get(_PASSED, False):
-        _put_back(cassette, before)
-
-
-def _files(cassette: Path) -> dict[Path, bytes]:
-    """The content of a cassette's files."""
-    paths = [cassette, *cassette.with_suffix(".vcr").rglob("*")]
-    return {path: path.read_bytes() for path in paths if path.is_file()}
-
-
-def _put_back(cassette: Path, before: dict[Path, bytes]) -> None:
-    """Drops what was recorded for a test that failed or did not end: half of a cassette would miss in every later run."""
-    now = _files(cassette)
-    for path in now.keys() - before.keys():
-        path.unlink()
-    for path, content in before.items():
-        if now.get(path) != content:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-    if not before:
-        shutil.rmtree(cassette.with_suffix(".vcr"), ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
@@ -217,21 +175,19 @@ def _opened(item: pytest.Item, server: Server) -> Session:
     name = f'{re.sub(r"[^A-Za-z0-9_.-]+", "-", item.nodeid)[-_LONGEST + 9 :]}-{_hash(item.nodeid)}'
     asked = _marked(item)
     asked.pop("fail_on", None)
-    item.stash[_MISSING] = ""
     try:
         return server.session(
             name,
             cassette=cassette_of(item),
             mode=_mode(item.config),
             record_with=f"pytest --vcr-mode once {shlex.quote(item.nodeid)}",
+            # Nothing is recorded for a test that sends nothing.
+            if_missing="open",
+            if_unended="drop",
             **asked,
         )
     except VcrError as error:
-        if " does not exist; record it: " not in str(error):
-            raise pytest.fail.Exception(str(error), pytrace=False) from None
-        # Nothing is recorded for a test that sends nothing. Others fail with this text once they have sent something.
-        item.stash[_MISSING] = str(error)
-    return server.session(name, mode="none")
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
 def _marked(item: pytest.Item) -> dict[str, Any]:
@@ -247,39 +203,23 @@ def _marked(item: pytest.Item) -> dict[str, Any]:
 
 
 @pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, None]:
-    """Fails a test whose fixtures sent a request, and whose cassette does not exist."""
-    outcome = yield
-    if _lacks_cassette(item):
-        _fail(outcome, item.stash[_MISSING])
-
-
-@pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
     """Fails a test that swallowed a miss, or whatever else ``fail_on`` names, and one whose cassette does not exist."""
     outcome = yield
     session = item.stash.get(_SESSION, None)
-    if _lacks_cassette(item):
-        _fail(outcome, item.stash[_MISSING])
-    if session is None or outcome.excinfo is not None:
+    if session is None:
         return
     fail_on = _marked(item).get("fail_on", item.config.getini("vcr_fail_on"))
     fail_on = [fail_on] if isinstance(fail_on, str) else list(fail_on)
+    if outcome.excinfo is not None:
+        fail_on = []
     try:
-        failed = session.verify(fail_on) if fail_on else []
+        failed = session.verify([*fail_on, "no_cassette"])
     except VcrError as error:
         failed = [str(error)]
     if failed:
         item.stash[_LEFT] = "unconsumed" in failed
         _fail(outcome, f"vllm-vcr: {', '.join(failed)}")
-
-
-def _lacks_cassette(item: pytest.Item) -> bool:
-    """Whether a test has sent requests that nothing could answer, as its cassette does not exist."""
-    session = item.stash.get(_SESSION, None)
-    if session is None or not item.stash[_MISSING]:
-        return False
-    return bool(session.report().get("sessions", {}).get(session.name, {}).get("requests"))
 
 
 def _fail(outcome: Any, text: str) -> None:
@@ -300,12 +240,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     item.stash[_PASSED] = not report.failed
     if not report.failed:
         return
-    missing = item.stash[_MISSING]
     try:
-        sections = [] if missing else list(_shown_misses(session))
-        # A test of unittest keeps its own exception.
-        if missing and missing not in str(report.longrepr) and _lacks_cassette(item):
-            sections = [missing]
+        sections = list(_shown_misses(session))
         if item.stash.get(_LEFT, False):
             sections.extend(_shown_unconsumed(session))
     except VcrError as error:

@@ -126,7 +126,8 @@ fn page(command: &Command, view: &View) -> clap::Error {
     }
 }
 
-fn printed(command: Command, typed: &[&str]) -> clap::Error {
+/// The help of a command, as clap's request to print it.
+pub(in crate::cli) fn printed(command: Command, typed: &[&str]) -> clap::Error {
     match command.no_binary_name(true).try_get_matches_from(typed) {
         Err(page) => page,
         Ok(_) => clap::Error::new(ErrorKind::DisplayHelp),

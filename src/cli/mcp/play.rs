@@ -140,7 +140,7 @@ pub(in crate::cli) fn run(args: McpPlayArgs) -> Result<ExitCode, Failure> {
     runtime::run(|shutdown| async move {
         let (input, output) = runtime::stdin_and_stdout()?;
         let ended = play_stdio(&mut session, input, output, shutdown.requested()).await;
-        let ended = ended.map_err(|error| Failure::environment(format!("cannot read stdin: {error}")))?;
+        let ended = ended.map_err(Failure::environment)?;
         if ended == McpEnd::AsRecorded {
             output::note("the recorded server ended here\n");
         }

@@ -114,7 +114,7 @@ pub(in crate::cli) struct CassetteArgs {
     /// Plays a cassette that holds secrets.
     #[arg(long, group = "@search")]
     pub(in crate::cli) allow_secrets: bool,
-    /// What ends the program with 1: miss, unconsumed (of sessions and groups that have begun), unconsumed=all (records that no session
+    /// What ends the program with 1: miss, no_cassette (a miss of a session whose cassette does not exist), unconsumed (of sessions and groups that have begun), unconsumed=all (records that no session
     /// was served), exhausted, loose, drift (of the engine, of tools, and under --mode compare of the structure of answers), text (under
     /// --mode compare), blocked (calls that --block-network refused),
     /// placeholder (an answer with one, since no value was known).

@@ -114,6 +114,7 @@ fn recorded_text(recorded: &RecordReport) -> String {
     let mut text = format!("recorded {} interactions{of_mcp}{sessions}\n", recorded.recorded);
     let why = recorded.unanswered_why.as_deref().map(redaction::shown).unwrap_or_default();
     text.push_str(&output::counts(&[
+        (recorded.discarded as u64, "interactions were dropped with sessions that failed or were not ended"),
         (recorded.unanswered, format!("requests were not answered and not recorded: {why}").as_str()),
         (recorded.partial, "records are partial: their clients left; they are played up to there (--complete-within)"),
         (recorded.skipped, "failed answers were not recorded (--record-errors all)"),

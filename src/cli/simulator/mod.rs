@@ -24,6 +24,12 @@ use meaning::Meaning;
 /// The name under which the program is that simulator.
 const NAME: &str = "llm-d-inference-sim";
 
+/// What a flag without an effect becomes.
+const NO_EFFECT: &str = "none";
+
+/// Columns of a screen.
+const COLUMNS: usize = 100;
+
 const TABLE: &str = include_str!("table.tsv");
 
 /// A row of the table.
@@ -94,6 +100,30 @@ pub(in crate::cli) fn translate(
     notes.push(shown(command, &flags));
     let arguments = before.into_iter().chain(flags).chain(after.iter().cloned()).collect();
     Ok(Translated { arguments, notes, is_other: true })
+}
+
+/// The page that `-h` and `--help` show under the simulator's name; `None` where they are not typed there.
+pub(in crate::cli) fn help(arguments: &[OsString]) -> Option<String> {
+    let (program, typed) = arguments.split_first()?;
+    let has_name = Path::new(program).file_name().is_some_and(|name| name == NAME);
+    let is_asked = typed.last().is_some_and(|word| word == "-h" || word == "--help");
+    if !has_name || !is_asked || typed.iter().any(|word| word == "play") {
+        return None;
+    }
+    let mut lines = vec![" ".to_owned()];
+    for flag in rows().iter().filter(|row| row.becomes != NO_EFFECT).map(|row| format!(" --{}", row.name)) {
+        match lines.last_mut().filter(|line| line.len() + flag.len() <= COLUMNS) {
+            Some(line) => line.push_str(&flag),
+            None => lines.push(format!(" {flag}")),
+        }
+    }
+    let others = rows().iter().filter(|row| row.becomes == NO_EFFECT).count();
+    Some(format!(
+        "vllm-vcr under the name of {NAME}: it takes that simulator's arguments, variables and\nYAML files, and serves what it \
+         serves.\n\nUsage: {NAME} --model MODEL [FLAGS]\n\nFlags:\n{}\n\n{others} more flags of the simulator are taken, have no effect here, \
+         and are named where they are used.\n\nMore: `{NAME} --help-all` explains the flags of `vllm-vcr play`, which are taken too.\n",
+        lines.join("\n")
+    ))
 }
 
 /// What the program is asked about itself: its version, or the help of `play`, which has the flags of both.

@@ -151,7 +151,7 @@ impl AnswerStream {
             size += logprobs.keep(&step.ids);
         }
         if let Some(parser) = sequence.parser.as_mut() {
-            parser.keep(&step.ids);
+            parser.keep(step);
         }
         choice.text.push_str(&echoed.unwrap_or_default());
         choice.text.push_str(&step.text);

@@ -9,7 +9,7 @@ use crate::{
     play::{generate::output::ChoiceStep, load::model::Parsers},
     text::parsers::{
         self, CallIds, Delta, DeltaContent, Formats, Function, Parsing, ReasoningFormat, ReasoningMarks, StreamParser,
-        Thinking, ToolChoice, count_reasoning_tokens, reads_calls, whole,
+        Thinking, ToolChoice, count_reasoning_tokens, counts_by_text, reads_calls, whole,
     },
 };
 
@@ -138,7 +138,9 @@ impl ParsedBy {
         let mode = if self.streams {
             ParseMode::Stream { stream: Box::new(self.stream(prompt, seed)), has_called: false }
         } else {
-            ParseMode::Whole { output: Vec::new(), reasoning: 0, ids: self.ids(seed) }
+            let counts_by_text = counts_by_text(&self.parsing, &self.parsers.vocabulary);
+            let counter = counts_by_text.then(|| Box::new(self.stream(prompt, seed)));
+            ParseMode::Whole { output: Vec::new(), reasoning: 0, counter, ids: self.ids(seed) }
         };
         SequenceParser { by: self.clone(), mode }
     }
@@ -176,8 +178,17 @@ pub(in crate::play) struct SequenceParser {
 
 #[derive(Debug)]
 enum ParseMode {
-    Stream { stream: Box<StreamParser>, has_called: bool },
-    Whole { output: Vec<u32>, reasoning: usize, ids: CallIds },
+    Stream {
+        stream: Box<StreamParser>,
+        has_called: bool,
+    },
+    Whole {
+        output: Vec<u32>,
+        reasoning: usize,
+        /// What counts the reasoning by its text.
+        counter: Option<Box<StreamParser>>,
+        ids: CallIds,
+    },
 }
 
 impl SequenceParser {
@@ -213,17 +224,22 @@ impl SequenceParser {
     }
 
     /// Keeps the tokens of a step of a whole answer.
-    pub(in crate::play) fn keep(&mut self, ids: &[u32]) {
-        if let ParseMode::Whole { output, .. } = &mut self.mode {
-            output.extend_from_slice(ids);
+    pub(in crate::play) fn keep(&mut self, step: &ChoiceStep) {
+        match &mut self.mode {
+            ParseMode::Whole { counter: Some(counter), .. } => {
+                counter.push(&step.text, &step.ids, step.finish.is_some());
+            }
+            ParseMode::Whole { output, .. } => output.extend_from_slice(&step.ids),
+            ParseMode::Stream { .. } => {}
         }
     }
 
     /// The parts of a whole answer's text; its finish reason is made the API's.
     pub(in crate::play) fn message(&mut self, text: &str, finish: &mut Option<StepFinish>) -> Option<AnswerMessage> {
-        let ParseMode::Whole { output, reasoning, ids } = &mut self.mode else { return None };
+        let ParseMode::Whole { output, reasoning, counter, ids } = &mut self.mode else { return None };
         let (parsing, vocabulary) = (&self.by.parsing, &self.by.parsers.vocabulary);
-        *reasoning = count_reasoning_tokens(parsing, vocabulary, output);
+        let by_ids = || count_reasoning_tokens(parsing, vocabulary, output);
+        *reasoning = counter.as_ref().map_or_else(by_ids, |counter| counter.reasoning_tokens());
         let parts = whole(parsing, vocabulary, text);
         if reads_calls(parsing) {
             self.by.count(!parts.calls.is_empty());

@@ -10,5 +10,5 @@ mod upstreams;
 pub(super) use self::servers::RecordedMcpServers;
 pub use self::{
     servers::{McpAccess, McpService},
-    stdio::{McpEnd, play_stdio},
+    stdio::{McpEnd, StdioError, play_stdio},
 };

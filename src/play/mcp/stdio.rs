@@ -30,26 +30,37 @@ pub enum McpEnd {
     AsRecorded,
 }
 
+/// Failure of standard input or output.
+#[derive(Debug, thiserror::Error)]
+pub enum StdioError {
+    /// The client's messages cannot be read.
+    #[error("cannot read stdin: {0}")]
+    Read(#[source] io::Error),
+    /// Answers cannot be written.
+    #[error("cannot write stdout: {0}")]
+    Write(#[source] io::Error),
+}
+
 /// Answers a client until it closes its end, or the shutdown.
 ///
 /// # Errors
-/// When the client's messages cannot be read. One that does not take answers any more has closed the connection.
+/// When the client's messages cannot be read, or answers not be written. A client that takes none any more has closed the connection.
 pub async fn play_stdio(
     session: &mut McpSession,
     mut input: impl AsyncRead + Unpin,
     mut output: impl AsyncWrite + Unpin,
     shutdown: impl Future<Output = ()>,
-) -> io::Result<McpEnd> {
+) -> Result<McpEnd, StdioError> {
     let (began, mut lines, mut buffer) = (Instant::now(), LineSplitter::new(MOST_BYTES), vec![0; AT_ONCE]);
     tokio::pin!(shutdown);
     loop {
         let deadline = began + session.next_deadline().unwrap_or(NEVER);
         let steps = tokio::select! {
             read = input.read(&mut buffer) => {
-                let count = read?;
+                let count = read.map_err(StdioError::Read)?;
                 let bytes = buffer.get(..count).unwrap_or_default();
                 let read_lines = if count == 0 { lines.finish().into_iter().collect() } else { lines.push(bytes) };
-                let ended = answer(session, read_lines, began.elapsed(), &mut output).await;
+                let ended = answer(session, read_lines, began.elapsed(), &mut output).await?;
                 match ended {
                     Some(end) => return Ok(end),
                     None if count == 0 => return Ok(McpEnd::Closed),
@@ -59,7 +70,7 @@ pub async fn play_stdio(
             () = sleep_until(deadline) => session.expire(began.elapsed()),
             () = &mut shutdown => return Ok(McpEnd::Closed),
         };
-        if let Some(end) = send(steps, &mut output).await {
+        if let Some(end) = send(steps, &mut output).await? {
             return Ok(end);
         }
     }
@@ -71,34 +82,37 @@ async fn answer(
     read_lines: Vec<ReadLine>,
     now: Duration,
     output: &mut (impl AsyncWrite + Unpin),
-) -> Option<McpEnd> {
+) -> Result<Option<McpEnd>, StdioError> {
     for read_line in read_lines {
         let steps = match read_line {
             ReadLine::Line(line) => session.line(&line, now),
             ReadLine::Lost => session.lost(),
         };
-        if let Some(end) = send(steps, output).await {
-            return Some(end);
+        if let Some(end) = send(steps, output).await? {
+            return Ok(Some(end));
         }
     }
-    None
+    Ok(None)
 }
 
-async fn send(steps: Vec<SessionStep>, output: &mut (impl AsyncWrite + Unpin)) -> Option<McpEnd> {
+async fn send(steps: Vec<SessionStep>, output: &mut (impl AsyncWrite + Unpin)) -> Result<Option<McpEnd>, StdioError> {
     for (at, step) in (0_u64..).zip(steps) {
         let sent = match step {
             SessionStep::Send(sent) => sent,
             // Nothing is forwarded over stdio.
             SessionStep::Done(_) | SessionStep::Forward(_) => continue,
-            SessionStep::End => return Some(McpEnd::AsRecorded),
+            SessionStep::End => return Ok(Some(McpEnd::AsRecorded)),
         };
         if (1..MOST_PAUSES).contains(&at) {
             sleep(PAUSE).await;
         }
         let line = sent.message.to_string() + "\n";
-        if output.write_all(line.as_bytes()).await.is_err() || output.flush().await.is_err() {
-            return Some(McpEnd::Closed);
+        let written = output.write_all(line.as_bytes()).await;
+        match if written.is_ok() { output.flush().await } else { written } {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(Some(McpEnd::Closed)),
+            Err(error) => return Err(StdioError::Write(error)),
         }
     }
-    None
+    Ok(None)
 }

@@ -46,6 +46,40 @@ fn every_mistake_is_named_with_its_line() {
 }
 
 #[test]
+fn what_only_clients_would_find_is_named_too_beside_other_mistakes() {
+    let rules = Rules::new(
+        "- match: any\n  answer: {content: a, finish_reason: done}\n- match: {contains: b}\n  answer:\n    choices:\n    - {text: a, finish_reason: over}\n\
+         - match: {contains: c}\n  answer: {tool_calls: {name: weather}}\n- match: {contains: d}\n  answer:\n    tool_calls:\n    - {arguments: {}}\n\
+         - match: {contains: e}\n  answer:\n    tool_calls:\n    - {name: weather, argument: {}}\n    - {name: weather, arguments: 3}\n    - {name: fine}\n\
+         - match: {contains: f}\n  answer: {verdict: openai-moderation, categories: [hate, love]}\n\
+         - match: {contains: g}\n  answer: {verdict: qwen3guard, categories: [PII, Weather]}\n\
+         - match: {contains: h}\n  answer: {schema: {type: object, properties: {a: {type: nothing}}}}\n\
+         - match: {contains: i}\n  answer: {content: a, fault: explode}\n- match: {containz: j}\n  answer: a\n\
+         - match: {contains: k}\n  answer: {content: a, finish_reason: '{{ model }}'}\n",
+    );
+    let (code, text) = checked(&rules);
+    let wrong = [
+        (3, "`finish_reason` is none of stop, length"),
+        (7, "`finish_reason` is none of stop, length"),
+        (9, "`tool_calls` has to be a list"),
+        (13, "a call of `tool_calls` needs a `name`"),
+        (17, "`argument` of a call is none of id, type, index, name, arguments"),
+        (18, "`arguments` of a call has to be a map, or JSON as a text"),
+        (21, "`love` is no category of openai-moderation: harassment,"),
+        (23, "`Weather` is no category of qwen3guard: Violent,"),
+        (24, "`answer.schema`: "),
+        (27, "`answer.fault`: "),
+        (28, "`match.containz` is no condition"),
+    ];
+    for (line, what) in wrong {
+        let found = text.lines().find(|found| found.starts_with(&format!("F:{line}: ")));
+        assert!(found.is_some_and(|found| found.contains(what)), "{line} {what}\n{text}");
+    }
+    let lines: Vec<u32> = text.lines().filter_map(|line| line.split(':').nth(1)?.parse().ok()).collect();
+    assert_eq!((code, lines), (3, wrong.map(|(line, _)| line).to_vec()), "{text}");
+}
+
+#[test]
 fn rules_that_are_never_reached_are_named() {
     let rules = Rules::new(
         "- {match: {contains: weather}, answer: a}\n- {match: {contains: [weather, London]}, answer: b}\n\

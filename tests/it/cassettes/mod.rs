@@ -52,6 +52,7 @@ mod tags;
 mod through_tap;
 mod times_and_token_ids;
 mod token_counts;
+mod unended_sessions;
 mod upstreams_by_name;
 
 // What nearly every file here uses.

@@ -98,8 +98,14 @@ async fn what_http_refuses_is_an_error_of_the_request() {
     assert_eq!(tap.ask(json!(4), "gone", &json!({}))["error"]["code"], 32600);
     // The client starts again.
     open(&mut tap, "2025-06-18", "agent");
-    assert_eq!(tap.end().1, 0);
+    let (_, code, notes) = tap.end();
+    assert_eq!(code, 0);
     assert_eq!(shelf.text().matches("method: initialize").count(), 2, "{}", shelf.text());
+    // What the bridge says is no answer of the server, as where `tap` is in front of one.
+    assert!(shelf.text().contains("no method") && notes.contains("3 messages"), "{}{notes}", shelf.text());
+    for own in ["locked", "foreign", "gone"] {
+        assert!(!shelf.text().contains(&format!("method: {own}")), "{own}: {}", shelf.text());
+    }
     let dead = Shelf::empty();
     let mut tap = Server::start(&["mcp-tap", "--cassette", dead.name(), "--url", "http://127.0.0.1:9/mcp"]);
     let error = tap.ask(json!(1), "tools/list", &json!({}));
@@ -107,6 +113,9 @@ async fn what_http_refuses_is_an_error_of_the_request() {
         error["error"]["code"] == -32603 && error["error"]["message"].as_str().unwrap().contains("127.0.0.1:9"),
         "{error}"
     );
+    let (_, _, notes) = tap.end();
+    let is_recorded = std::fs::read_to_string(dead.name()).is_ok_and(|text| text.contains("tools/list"));
+    assert!(!is_recorded && notes.contains("1 messages"), "{notes}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -341,3 +341,18 @@ fn one_of_several_servers_is_chosen() {
     assert_eq!(play.ask(json!(1), "tools/list", &Value::Null)["result"]["tools"], json!([]));
     assert_eq!(play.end().1, 0);
 }
+
+#[test]
+fn answers_that_cannot_be_written_are_a_failure() {
+    let shop = Shelf::with(SERVER);
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_vllm-vcr"));
+    let command = command.args(["mcp-play", "--cassette", shop.name()]).stdout(full);
+    let mut play = command.stdin(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let initialize = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}}});
+    std::io::Write::write_all(play.stdin.as_mut().unwrap(), format!("{initialize}\n").as_bytes()).unwrap();
+    let output = play.wait_with_output().unwrap();
+    let notes = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{notes}");
+    assert!(notes.contains("cannot write stdout: No space left on device"), "{notes}");
+}

@@ -234,6 +234,27 @@ fn named(folder: &Path) -> std::path::PathBuf {
     link
 }
 
+#[test]
+fn under_its_name_help_is_a_screen_of_its_flags() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = named(folder.path());
+    for arguments in [&["-h"][..], &["--help"], &["--model", "m", "-h"]] {
+        let output = std::process::Command::new(&program).args(arguments).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}");
+        assert!(text.starts_with("vllm-vcr under the name of llm-d-inference-sim"), "{text}");
+        for part in [
+            "--time-to-first-token ",
+            "--max-loras ",
+            " more flags of the simulator are taken",
+            "llm-d-inference-sim --help-all",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(text.lines().count() <= 40 && text.lines().all(|line| line.len() <= 100), "{text}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn under_its_name_it_serves_what_the_simulator_serves() {
     let folder = tempfile::tempdir().unwrap();

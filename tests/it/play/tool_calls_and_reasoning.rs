@@ -10,8 +10,10 @@ use vllm_vcr::{
 };
 
 use crate::support::{
+    CHAT,
     client::{self, Answer},
     play_server::{self, Server},
+    running::Running,
 };
 
 const CALLS: &str = "Wait.\n<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": \"sea\"}}\n</tool_call>\n\
@@ -151,4 +153,35 @@ async fn calls_are_found_in_messages_that_offer_no_tools_and_not_in_chats() {
     let server = saying(CALLS, HERMES).await;
     let answer = chat(&server, json!({"max_tokens": 90})).await.json();
     assert_eq!(answer["choices"][0]["message"]["content"], CALLS);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_counts_the_reasoning_of_its_stream_also_where_no_token_ends_it() {
+    for parser in ["qwen3", "deepseek_r1"] {
+        let play = Running::start(&[
+            "play",
+            "--port",
+            "0",
+            "--instant",
+            "--synthetic",
+            "random",
+            "--reasoning-parser",
+            parser,
+        ]);
+        for more in [json!({}), json!({"max_tokens": 7}), json!({"n": 2}), json!({"seed": 5})] {
+            let mut body = json!({"messages": [{"role": "user", "content": "hello"}], "seed": 3});
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let whole = play.send(CHAT, &body).await.json()["usage"]["completion_tokens_details"].clone();
+            body["stream"] = true.into();
+            body["stream_options"] = json!({"include_usage": true});
+            let streamed = play.send(CHAT, &body).await;
+            let text = streamed.text();
+            let events = text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok());
+            let events: Vec<Value> = events.collect();
+            let usage = &events.last().unwrap()["usage"];
+            assert_eq!(whole, usage["completion_tokens_details"], "{parser} {more}");
+            let count = whole["reasoning_tokens"].as_u64().unwrap();
+            assert!(count > 0 && (more != json!({}) || count < 128), "{parser} {more}: {count}");
+        }
+    }
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    CassetteError, FORMAT,
+    CassetteError, FORMAT, answer_mistakes,
     error::Wrong,
     fixture::Fixture,
     header::{number, texts},
@@ -94,9 +94,16 @@ impl fmt::Display for AnswersError {
 /// # Errors
 /// Everything that is wrong, with file and line; also where files include each other in a circle.
 pub fn load_answers(path: &Path) -> Result<Vec<AnswersFile>, AnswersError> {
+    let (files, errors) = read_answers(path);
+    if errors.is_empty() { Ok(files) } else { Err(AnswersError(errors)) }
+}
+
+/// As [`load_answers`], with the records in which nothing is wrong beside everything that is.
+#[must_use]
+pub fn read_answers(path: &Path) -> (Vec<AnswersFile>, Vec<CassetteError>) {
     let mut reader = AnswersReader::default();
     reader.file(path);
-    if reader.errors.is_empty() { Ok(reader.files) } else { Err(AnswersError(reader.errors)) }
+    (reader.files, reader.errors)
 }
 
 /// Files that were read so far.
@@ -206,6 +213,7 @@ fn record(item: &YamlNode, at: u64, ids: &mut HashSet<u64>) -> Result<CassetteRe
     if let Some((line, _)) = blobs.into_iter().flatten().next() {
         mistakes.push(Wrong::at(line, "a file of answers has no sidecar: write `body_text` or `body_base64`"));
     }
+    mistakes.extend(item.get("answer").into_iter().flat_map(answer_mistakes::of));
     record.id = id.unwrap_or(at);
     if !ids.insert(record.id) {
         mistakes.push(Wrong::at(item.line, format!("there are two records with the id {}", record.id)));

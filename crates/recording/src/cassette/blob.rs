@@ -72,28 +72,32 @@ pub(super) fn read(cassette: &Path, name: &str, room: &mut u64) -> Result<Vec<u8
 /// # Errors
 /// When one cannot be written.
 pub fn write_blobs<'a>(cassette: &Path, records: impl Iterator<Item = &'a CassetteRecord>) -> io::Result<()> {
-    write_new_blobs(cassette, records, &mut HashSet::new())
+    write_new_blobs(cassette, records, &mut HashSet::new()).map(drop)
 }
 
-/// As [`write_blobs`], without the messages that were seen before.
+/// As [`write_blobs`], without the messages that were seen before; returns the files that are new.
 pub(super) fn write_new_blobs<'a>(
     cassette: &Path,
     records: impl Iterator<Item = &'a CassetteRecord>,
     seen: &mut HashSet<usize>,
-) -> io::Result<()> {
+) -> io::Result<Vec<PathBuf>> {
+    let mut new = Vec::new();
     for record in records {
         for (name, bytes) in &blobs(record, seen) {
             let path = folder(cassette).join(name);
             make_folder(cassette, &folder(cassette))?;
             match fs::symlink_metadata(&path) {
                 Ok(found) if found.is_file() => {}
-                Ok(_) => return read_file(cassette, &path).map(drop),
+                Ok(_) => drop(read_file(cassette, &path)?),
                 // A part of one has not the bytes of its name, and takes the room of what follows.
-                Err(_) => write(&path, bytes).inspect_err(|_| drop(fs::remove_file(&path)))?,
+                Err(_) => {
+                    write(&path, bytes).inspect_err(|_| drop(fs::remove_file(&path)))?;
+                    new.push(path);
+                }
             }
         }
     }
-    Ok(())
+    Ok(new)
 }
 
 /// The bodies and texts of a record that are files of their own, with their names.
@@ -144,6 +148,14 @@ pub(super) fn remove_others(cassette: &Path, records: &[CassetteRecord]) -> io::
     let is_named =
         |path: &PathBuf| path.file_name().is_some_and(|name| named.contains(name.to_string_lossy().as_ref()));
     blobs_of(cassette).into_iter().filter(|path| !is_named(path)).try_for_each(fs::remove_file)
+}
+
+/// Removes these files of a cassette's bodies, and its folders where nothing is left in them.
+pub(super) fn remove(cassette: &Path, files: &[PathBuf]) -> io::Result<()> {
+    files.iter().try_for_each(fs::remove_file)?;
+    // A folder that holds anything stays.
+    [folder(cassette), sidecar_of(cassette)].iter().for_each(|folder| drop(fs::remove_dir(folder)));
+    Ok(())
 }
 
 fn folder(cassette: &Path) -> PathBuf {

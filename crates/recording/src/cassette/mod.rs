@@ -13,6 +13,7 @@
 //! Limits: comments of a file are lost when the whole file is written again (`all`, `cassette fmt`), not when records are
 //! added to it.
 
+mod answer_mistakes;
 mod answers_file;
 mod blob;
 mod call_ids;
@@ -52,7 +53,7 @@ mod write;
 mod writer;
 
 pub use self::{
-    answers_file::{AnswersError, AnswersFile, FaultReader, RecordFault, load_answers, unreached},
+    answers_file::{AnswersError, AnswersFile, FaultReader, RecordFault, load_answers, read_answers, unreached},
     blob::{other_blobs_of, write_blobs},
     call_ids::name_calls,
     condition::{Condition, HeaderTest, MessageScope},
@@ -68,7 +69,7 @@ pub use self::{
     moments::{Moment, Moments, Sidecar, Times},
     named_bytes::named_bytes,
     names::shown_by_order,
-    partial::rewrite,
+    partial::{remove_unfinished, rewrite},
     record::{
         AnswerContent, CassetteRecord, Echo, PlannedFault, RecordedAnswer, SseEvent, TransportFault, ValueSource,
     },

@@ -173,6 +173,21 @@ impl Partial {
     }
 }
 
+/// Removes the partial file of a cassette where nobody writes it any more: what a recording left that was not ended.
+///
+/// # Errors
+/// When it is written now, or cannot be removed.
+pub fn remove_unfinished(cassette: &Path) -> Result<(), CassetteError> {
+    let path = &followed(cassette);
+    let own = partial(path);
+    if fs::symlink_metadata(&own).is_err() {
+        return Ok(());
+    }
+    let _locked = lock(path, &own)?;
+    tracing::warn!("{} is of a recording that was not ended: it is dropped", own.display());
+    fs::remove_file(&own).map_err(|source| CassetteError::Io { path: own, source })
+}
+
 /// Opens a partial file for one's own.
 fn lock(path: &Path, own: &Path) -> Result<File, CassetteError> {
     let opened = private().read(true).truncate(false).open(own);

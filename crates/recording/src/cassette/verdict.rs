@@ -100,6 +100,36 @@ static KINDS: [VerdictRow; 12] = [
     row("embedding", VerdictKind::Embedding, &["dimensions"], &["/v1/embeddings"]),
 ];
 
+/// OpenAI's categories.
+static MODERATIONS: [&str; 13] = [
+    "harassment",
+    "harassment/threatening",
+    "hate",
+    "hate/threatening",
+    "illicit",
+    "illicit/violent",
+    "self-harm",
+    "self-harm/instructions",
+    "self-harm/intent",
+    "sexual",
+    "sexual/minors",
+    "violence",
+    "violence/graphic",
+];
+
+/// Those of Qwen3Guard-Gen's model card.
+static QWEN3GUARD: [&str; 9] = [
+    "Violent",
+    "Non-violent Illegal Acts",
+    "Sexual Content or Sexual Acts",
+    "PII",
+    "Suicide & Self-Harm",
+    "Unethical Acts",
+    "Politically Sensitive Topics",
+    "Copyright Violation",
+    "Jailbreak",
+];
+
 /// Keys of an answer that belong to its verdict.
 const KEYS: [&str; 5] = ["unsafe", "categories", "score", "of", "dimensions"];
 
@@ -115,6 +145,23 @@ impl VerdictKind {
     #[must_use]
     pub fn name(self) -> &'static str {
         self.row().map_or("", |row| row.name)
+    }
+
+    /// The categories that it has; `None` where its user names them.
+    #[must_use]
+    pub fn categories(self) -> Option<&'static [&'static str]> {
+        match self {
+            Self::OpenaiModeration => Some(&MODERATIONS),
+            Self::Qwen3Guard => Some(&QWEN3GUARD),
+            _ => None,
+        }
+    }
+
+    /// Describes the first of these categories that it does not have.
+    fn why_unknown(self, categories: &[String]) -> Option<String> {
+        let known = self.categories()?;
+        let unknown = categories.iter().find(|name| !known.contains(&name.as_str()))?;
+        Some(format!("`{unknown}` is no category of {}: {}", self.name(), known.join(", ")))
     }
 
     /// Paths that it is for; empty for those that generate text.
@@ -159,10 +206,14 @@ impl GuardVerdict {
             let count = entry.value.number().filter(|count| (1..=MOST_DIMENSIONS).contains(count));
             count.and_then(|count| u32::try_from(count).ok()).ok_or_else(|| wrong(entry, "a number from 1 to 65536"))
         };
+        let categories = of("categories").map(list).transpose()?.unwrap_or_default();
+        if let (Some(entry), Some(why)) = (of("categories"), kind.why_unknown(&categories)) {
+            return Err(Wrong::at(entry.line, why));
+        }
         Ok(Self {
             kind: *kind,
             when: of("unsafe").map(UnsafeWhen::read).transpose()?.unwrap_or_default(),
-            categories: of("categories").map(list).transpose()?.unwrap_or_default(),
+            categories,
             score: of("score").map(share).transpose()?,
             of_response,
             dimensions: of("dimensions").map(dimensions).transpose()?,

@@ -122,6 +122,8 @@ pub struct CassetteWriter {
     seen: HashSet<usize>,
     /// Records that were changed after they were written.
     mended: BTreeSet<u64>,
+    /// Files of bodies that were not there at the start.
+    blobs: Vec<PathBuf>,
 }
 
 impl CassetteWriter {
@@ -169,6 +171,7 @@ impl CassetteWriter {
             flushed: 0,
             seen: HashSet::new(),
             mended: BTreeSet::new(),
+            blobs: Vec::new(),
         };
         if mode == WriteMode::Append && path.exists() {
             let old = load(path)?;
@@ -348,7 +351,8 @@ impl CassetteWriter {
         let new = self.records.since(self.flushed).chain(&records);
         let mut seen = std::mem::take(&mut self.seen);
         let written = blob::write_new_blobs(&self.path, new, &mut seen);
-        written.map_err(|source| self.io(source))?;
+        let written = written.map_err(|source| self.io(source))?;
+        self.blobs.extend(written);
         self.seen = if records.is_empty() { seen } else { HashSet::new() };
         let mut after = self.after.clone();
         if self.open {
@@ -446,8 +450,7 @@ impl CassetteWriter {
     pub fn finish(mut self) -> Result<usize, CassetteError> {
         if self.records.count() == 0 {
             // The next run would replay nothing from it, and so record nothing.
-            fs::remove_file(partial(&self.path)).map_err(|source| self.io(source))?;
-            return Ok(0);
+            return self.discard().map(|()| 0);
         }
         if self.keeps_by_hand && !self.keeps_places {
             self.add_by_hand();
@@ -461,6 +464,15 @@ impl CassetteWriter {
         }
         self.put(before.as_deref()).map_err(|source| self.io(source))?;
         Ok(self.records.count())
+    }
+
+    /// Ends the recording and drops what was recorded: the old file and what is beside it are as they were.
+    ///
+    /// # Errors
+    /// When the partial file or a body cannot be removed.
+    pub fn discard(self) -> Result<(), CassetteError> {
+        let removed = fs::remove_file(partial(&self.path)).and_then(|()| blob::remove(&self.path, &self.blobs));
+        removed.map_err(|source| self.io(source))
     }
 
     fn put(&mut self, before: Option<&[u8]>) -> io::Result<()> {

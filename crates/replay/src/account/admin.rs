@@ -13,7 +13,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tower_service::Service;
 
 use super::{
-    Access, Concern, Ledger, UnknownConcern,
+    Access, Concern, Ledger, SessionRecording, UnknownConcern,
     access::check_type,
     client_urls,
     http::{plain, read, whole},
@@ -82,9 +82,11 @@ pub fn router(ledger: Arc<dyn Ledger>, access: Access) -> Router {
 
 type AdminResponse = Response<ResponseBody>;
 
-/// The session that a request is about, all of them without one, and its body: a JSON object, or null for none.
+/// The session that a request is about, all of them without one, what becomes of what it recorded, and the body: a JSON object, or
+/// null for none.
 struct AdminRequest {
     session: Option<String>,
+    recorded: SessionRecording,
     body: Value,
 }
 
@@ -101,14 +103,16 @@ impl FromRequest<Desk> for AdminRequest {
         }
         let body = value_of(&String::from_utf8_lossy(&body));
         let query = Query::new(parts.uri.query());
-        let named = query.all("session").pop().map(str::to_owned);
-        let session = named.or_else(|| body.get("session").and_then(Value::as_str).map(str::to_owned));
+        let named = |name| query.all(name).pop().or_else(|| body.get(name).and_then(Value::as_str)).map(str::to_owned);
+        let (session, recorded) = (named("session"), named("recorded"));
+        let recorded = recorded.map_or(Ok(SessionRecording::Keep), |word| word.parse());
+        let recorded = recorded.map_err(|unknown| wrong(&**ledger, StatusCode::BAD_REQUEST, &unknown))?;
         if !(body.is_null() || body.is_object()) {
             return Err(error(StatusCode::BAD_REQUEST, "the body has to be a JSON object"));
         }
         match session.as_deref().filter(|name| !ledger.knows(name)) {
             Some(name) => Err(wrong(&**ledger, StatusCode::NOT_FOUND, &format!("no such session: {name}"))),
-            None => Ok(Self { session, body }),
+            None => Ok(Self { session, recorded, body }),
         }
     }
 }
@@ -209,10 +213,14 @@ async fn open(State(ledger): State<Arc<dyn Ledger>>, requested: AdminRequest) ->
     }
 }
 
-async fn end(State(ledger): State<Arc<dyn Ledger>>, Path(name): Path<String>, _: AdminRequest) -> AdminResponse {
+async fn end(
+    State(ledger): State<Arc<dyn Ledger>>,
+    Path(name): Path<String>,
+    requested: AdminRequest,
+) -> AdminResponse {
     let report = ledger.report(Some(&name));
     let ending = Arc::clone(&ledger);
-    match tokio::task::spawn_blocking(move || ending.end(&name)).await {
+    match tokio::task::spawn_blocking(move || ending.end(&name, requested.recorded)).await {
         Ok(Ok(true)) => ok(&report.json(&[])),
         Ok(Ok(false)) => error(StatusCode::NOT_FOUND, "no such session"),
         Ok(Err(why)) => wrong(&*ledger, StatusCode::INTERNAL_SERVER_ERROR, &why),

@@ -7,6 +7,8 @@ use std::str::FromStr;
 pub enum Concern {
     /// A request without a record.
     Miss,
+    /// A request to a session whose cassette does not exist.
+    NoCassette,
     /// A record without a request, of a session or a group that has begun.
     Unconsumed,
     /// A record that no session was served.
@@ -26,9 +28,13 @@ pub enum Concern {
 }
 
 impl Concern {
+    /// The reason of a miss of this kind.
+    pub(crate) const NO_CASSETTE: &str = "no_cassette";
+
     /// All of them.
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::Miss,
+        Self::NoCassette,
         Self::Unconsumed,
         Self::UnconsumedAll,
         Self::Exhausted,
@@ -44,6 +50,7 @@ impl Concern {
     pub fn name(self) -> &'static str {
         match self {
             Self::Miss => "miss",
+            Self::NoCassette => Self::NO_CASSETTE,
             Self::Unconsumed => "unconsumed",
             Self::UnconsumedAll => "unconsumed=all",
             Self::Exhausted => "exhausted",
@@ -58,7 +65,9 @@ impl Concern {
 
 /// A text that names no concern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is none of miss, unconsumed, unconsumed=all, exhausted, loose, drift, text, blocked, placeholder")]
+#[error(
+    "`{0}` is none of miss, no_cassette, unconsumed, unconsumed=all, exhausted, loose, drift, text, blocked, placeholder"
+)]
 pub struct UnknownConcern(String);
 
 impl FromStr for Concern {

@@ -31,8 +31,8 @@ pub use self::{
     network_block::NetworkBlock,
     report::{EarlierReports, EnvironmentChange, Matching, Report, SessionReport, UnusedRecord},
     session::{
-        DEFAULT_SESSION, SessionNameError, UpstreamName, UpstreamNameError, enter, is_upstream_name, session_name,
-        session_of, upstream_of,
+        DEFAULT_SESSION, SessionNameError, SessionRecording, UpstreamName, UpstreamNameError, enter, is_upstream_name,
+        session_name, session_of, upstream_of,
     },
     tool_drift::{AnswerComparison, ToolDrift},
 };
@@ -88,11 +88,11 @@ pub trait Ledger: Send + Sync {
     /// Why it cannot be opened.
     fn open(&self, requested: &Value) -> Result<String, String>;
 
-    /// Ends a session; false where there is none of that name. May write files.
+    /// Ends a session, with this of what it recorded; false where there is none of that name. May write files.
     ///
     /// # Errors
     /// Why it cannot be ended.
-    fn end(&self, name: &str) -> Result<bool, String>;
+    fn end(&self, name: &str, recorded: SessionRecording) -> Result<bool, String>;
 
     /// A text without the secrets in it.
     fn shown(&self, text: &str) -> String;
@@ -163,9 +163,9 @@ impl Ledger for Both {
         Ok(name)
     }
 
-    fn end(&self, name: &str) -> Result<bool, String> {
-        let was_behind = self.behind.end(name)?;
-        Ok(self.first.end(name)? || was_behind)
+    fn end(&self, name: &str, recorded: SessionRecording) -> Result<bool, String> {
+        let was_behind = self.behind.end(name, recorded)?;
+        Ok(self.first.end(name, recorded)? || was_behind)
     }
 
     fn shown(&self, text: &str) -> String {

@@ -141,6 +141,7 @@ impl SessionReport {
     pub fn failing(&self, concerns: &[Concern]) -> Vec<Concern> {
         let is_so = |concern: &Concern| match concern {
             Concern::Miss => !self.misses.is_empty(),
+            Concern::NoCassette => self.misses.contains_key(Concern::NO_CASSETTE),
             Concern::Unconsumed => !self.begun_unconsumed.is_empty() && !self.is_cut_short(),
             Concern::UnconsumedAll => self.unserved > 0 && !self.is_cut_short(),
             Concern::Exhausted => self.again.contains_key("exhausted"),

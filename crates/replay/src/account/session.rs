@@ -1,4 +1,6 @@
-//! Names of sessions and upstreams, and where requests name theirs.
+//! Names of sessions and upstreams, where requests name theirs, and what becomes of what a session recorded.
+
+use std::str::FromStr;
 
 use http::{HeaderMap, Request, Uri};
 
@@ -26,6 +28,28 @@ pub enum SessionNameError {
     /// Reports would show it.
     #[error("the session's name looks like a secret; reports show the names of sessions")]
     Secret,
+}
+
+/// What becomes of what a session recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SessionRecording {
+    /// Its cassette is put in place.
+    #[default]
+    Keep,
+    /// It is dropped; a cassette that was there stays as it was.
+    Drop,
+}
+
+impl FromStr for SessionRecording {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "keep" => Ok(Self::Keep),
+            "drop" => Ok(Self::Drop),
+            other => Err(format!("what a session recorded can be kept or dropped (keep, drop), not `{other}`")),
+        }
+    }
 }
 
 /// Checks the name of a session.

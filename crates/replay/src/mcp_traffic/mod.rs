@@ -130,6 +130,8 @@ enum TrafficStep {
     /// Bytes of the response, or of the side.
     Bytes(Bytes),
     Lost,
+    /// A line that answers a request of the client, and that no server wrote.
+    Unanswered(Bytes),
     Ended(ExchangeEnd),
     /// A line of a client, which is an exchange then, or of a process.
     Line(Box<ProcessLine>),
@@ -380,6 +382,11 @@ impl ExchangeObserver {
             _ => BodyForm::Other,
         };
         self.submit(TrafficStep::Answered { status, session: session_of(headers), form });
+    }
+
+    /// Takes a line that answers a request of the client and is not the server's: the request did not come to it, or has no answer.
+    pub fn unanswered(&mut self, line: &Bytes) {
+        self.submit(TrafficStep::Unanswered(line.clone()));
     }
 
     /// Takes the end of the exchange.

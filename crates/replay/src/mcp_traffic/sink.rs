@@ -100,6 +100,11 @@ impl McpSink {
                 self.messages(number, at, read_lines.into_iter().flatten());
             }
             TrafficStep::Lost => self.sources.get_mut(&number).into_iter().for_each(MessageSource::lose),
+            TrafficStep::Unanswered(line) => {
+                let key = StreamKey::connection();
+                self.recorded.refused += self.session(key.clone(), 0, at).observer.forget_answered_by(&line);
+                self.deliver(&key);
+            }
             TrafficStep::Ended(end) => self.ended(number, at, end),
             TrafficStep::Line(line) => self.process_line(number, at, *line),
             TrafficStep::Closed { account, process, by } => {
@@ -293,7 +298,7 @@ impl Sink for McpSink {
     fn weight(observed: &ExchangeStep) -> usize {
         EACH + match &observed.step {
             TrafficStep::Request(request) => request.body.as_ref().map_or(0, bytes::Bytes::len),
-            TrafficStep::Bytes(bytes) => bytes.len(),
+            TrafficStep::Bytes(bytes) | TrafficStep::Unanswered(bytes) => bytes.len(),
             TrafficStep::Line(line) => line.line.len(),
             TrafficStep::Answered { .. } | TrafficStep::Side(_) | TrafficStep::Lost => 0,
             TrafficStep::Ended(_) | TrafficStep::Closed { .. } | TrafficStep::AccountEnded(..) => 0,

@@ -16,7 +16,7 @@ use http::{Response, request::Parts};
 
 use super::{AnswerRules, Ids, MatchCommand, Mode, ModeExceptions, OnMiss, SuppliedSecrets};
 use crate::{
-    account::{Admin, NetworkBlock},
+    account::{Admin, NetworkBlock, SessionRecording},
     matching::requests::MatchPolicy,
     mcp,
     timing::{ChangedPacing, Pacing},
@@ -94,6 +94,10 @@ pub struct PlayerConfig {
     pub session_folder: Option<PathBuf>,
     /// The folder of sessions' cassettes, where only sessions with cassettes of their own are played and recorded.
     pub sessions_only: Option<PathBuf>,
+    /// What becomes of a recording that is not ended: of a session that is opened again, or open when the server ends.
+    pub if_unended: SessionRecording,
+    /// That the cassette of this session does not exist, and what records it: every request is a miss that says so.
+    pub missing_cassette: Option<String>,
     /// What records a session's cassette, for people: a command.
     pub record_with: Option<String>,
     /// Upstreams that requests can name, beside those that were recorded.
@@ -151,6 +155,8 @@ impl Default for PlayerConfig {
             sessions_overwrite: false,
             session_folder: None,
             sessions_only: None,
+            if_unended: SessionRecording::Keep,
+            missing_cassette: None,
             record_with: None,
             named_upstreams: Vec::new(),
             body_limit: 64 * 1024 * 1024,

@@ -8,8 +8,9 @@ use std::{
     },
 };
 
+use crate::account::SessionRecording;
 use crate::player::{
-    CassettePlayer, CassettePlayerError, Mode, PlayerConfig,
+    CassetteOutput, CassettePlayer, CassettePlayerError, Mode, PlayerConfig,
     answer::{generated::Counter, put_back::value_plans},
     decide::fixtures::tried::Fixtures,
     index::{self, PlayableRecords},
@@ -18,6 +19,7 @@ use crate::player::{
     report::groups::RecordGroups,
 };
 use net::upstream::Upstream;
+use recording::cassette::remove_unfinished;
 
 impl CassettePlayer {
     /// Makes a player of cassettes that were read.
@@ -30,7 +32,10 @@ impl CassettePlayer {
         let put_back = Arc::new(put_back);
         let PlayableRecords { index, across, records, edited, mcp } = index::playable(&mut config, &put_back)?;
         let secrets = &config.secrets;
-        let begin = |output| {
+        let begin = |output: &CassetteOutput| {
+            if config.if_unended == SessionRecording::Drop {
+                remove_unfinished(&output.path)?;
+            }
             CassetteRecorder::create(output, config.keep, config.record_errors, secrets.clone())
                 .map(|recorder| recorder.completing(config.complete_within))
         };

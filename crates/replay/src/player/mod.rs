@@ -82,7 +82,7 @@ pub use crate::player::{
 };
 use crate::{
     account::{
-        EnvironmentChange, Journal, KeptMisses, NetworkBlock, ToolDrift,
+        EnvironmentChange, Journal, KeptMisses, NetworkBlock, SessionRecording, ToolDrift,
         http::{plain, put},
     },
     delivery::Clock,
@@ -333,9 +333,20 @@ impl CassettePlayer {
     /// When it cannot be written.
     pub fn finish(&self) -> Result<Option<RecordReport>, CassetteError> {
         self.config.match_command.iter().for_each(|command| command.end());
-        self.own_players().iter().try_for_each(|own| own.finish().map(|report| self.keep_recorded(report)))?;
+        self.own_players().iter().try_for_each(|own| own.close(None).map(|report| self.keep_recorded(report)))?;
         let own = self.recorder.as_ref().map(|recorder| recorder.finish()).transpose()?;
         Ok(self.with_sessions(own))
+    }
+
+    /// Closes the recording of this session's player; `recorded` says what becomes of it where the session was ended.
+    fn close(&self, recorded: Option<SessionRecording>) -> Result<Option<RecordReport>, CassetteError> {
+        match recorded.unwrap_or(self.config.if_unended) {
+            SessionRecording::Keep => self.finish(),
+            SessionRecording::Drop => {
+                let dropped = self.recorder.as_ref().map(|recorder| recorder.discard()).transpose()?;
+                Ok(self.with_sessions(dropped))
+            }
+        }
     }
 
     /// Begins to receive no further responses whose clients leave; those that are being received go on.

@@ -1,6 +1,6 @@
 //! Sessions with cassettes of their own: a cassette_player inside the cassette_player, which plays and records for one session.
 //!
-//! See docs/decisions/0136-a-plugin-asks-the-server.md.
+//! See docs/decisions/0136-a-plugin-asks-the-server.md and docs/decisions/0146-only-an-ended-session-leaves-a-cassette.md.
 
 use std::{
     path::{Component, Path, PathBuf},
@@ -11,10 +11,10 @@ use serde_json::Value;
 
 use super::{
     CassetteOutput, CassettePlayer, CassettePlayerError, HeaderRulesError, Mode, ModeExceptions, OnMiss, PlayerConfig,
-    RecordReport, SessionState, WrittenTimeline,
+    SessionState, WrittenTimeline,
 };
 use crate::{
-    account::{Admin, SessionNameError, session_name},
+    account::{Admin, SessionNameError, SessionRecording, session_name},
     matching::requests::{RequestMatch, UnknownMatch},
     mcp::OnNovel,
 };
@@ -43,6 +43,10 @@ pub(super) enum SessionError {
     Mode(String),
     #[error("`on_miss` has to be error, stub, upstream or record, not `{0}`")]
     OnMiss(String),
+    #[error("`if_missing` has to be refuse or open, not `{0}`")]
+    IfMissing(String),
+    #[error("`if_unended`: {0}")]
+    IfUnended(String),
     #[error("`record_with` has to be one line without a secret")]
     RecordWith,
     #[error("{file} does not exist; record it: {command}")]
@@ -87,6 +91,11 @@ impl CassettePlayer {
         if change.is_any() && matches!(self.config.selection, ModeExceptions::Fork(_)) {
             return Err(SessionError::Fork);
         }
+        // It may be this cassette that the one of that name records.
+        let is_recording = self.lock().get(&name).is_some_and(|state| state.own.iter().any(|own| own.is_recording()));
+        if is_recording {
+            self.end_session(&name, None)?;
+        }
         let own = change.is_any().then(|| open(&change)).transpose()?;
         let has_own_cassette = change.cassette.is_some();
         self.take_faults(&name, own.as_deref().filter(|_| has_own_cassette))?;
@@ -94,36 +103,44 @@ impl CassettePlayer {
         let state = SessionState { own, has_own_cassette, ..SessionState::default() };
         let before = self.lock().insert(name.clone(), state);
         self.journal().forget(Some(&name));
-        before.iter().for_each(|state| self.keep_ended(&name, state));
-        self.comparisons.forget(&name);
-        self.keep_usage_of(before.as_ref());
-        self.keep_recorded(finish(before)?);
+        before.map_or(Ok(()), |before| self.close_session(&name, before, None))?;
         Ok(name)
     }
 
-    /// Ends a session; false where there is none of that name.
-    pub(super) fn end_session(&self, name: &str) -> Result<bool, SessionError> {
+    /// Ends a session; false where there is none of that name. What it recorded is kept or dropped as is said, or as was said when it
+    /// was opened.
+    pub(super) fn end_session(&self, name: &str, recorded: Option<SessionRecording>) -> Result<bool, SessionError> {
         self.hand_over_mcp(name);
         let state = self.lock().remove(name);
         self.take_faults(name, None)?;
-        // What was compared last is part of the session's report.
-        state.iter().filter_map(|state| state.own.as_ref()).for_each(|own| own.finish_comparing());
-        state.iter().for_each(|state| self.keep_ended(name, state));
-        self.comparisons.forget(name);
         let was_there = state.is_some();
-        self.keep_usage_of(state.as_ref());
-        self.keep_recorded(finish(state)?);
+        state.map_or(Ok(()), |state| self.close_session(name, state, recorded))?;
         Ok(was_there)
+    }
+
+    fn close_session(
+        &self,
+        name: &str,
+        state: SessionState,
+        recorded: Option<SessionRecording>,
+    ) -> Result<(), SessionError> {
+        // What was compared last is part of the session's report.
+        state.own.iter().for_each(|own| own.finish_comparing());
+        self.keep_ended(name, &state);
+        self.comparisons.forget(name);
+        if let Some(own) = state.own {
+            self.keep_usage(&own);
+            own.recorder.iter().for_each(|recorder| recorder.wait_for_open());
+            own.wait_for_completions();
+            self.keep_recorded(own.close(recorded)?);
+        }
+        Ok(())
     }
 
     /// Hands over the faults that stand in the cassette which a session has of its own, in the place of those of before.
     fn take_faults(&self, session: &str, own: Option<&Self>) -> Result<(), AnswersError> {
         let faults = own.map(Self::record_faults).unwrap_or_default();
         self.fault_reader.get().map_or(Ok(()), |reader| reader.take(Some(session), &faults)).map_err(AnswersError)
-    }
-
-    fn keep_usage_of(&self, ended: Option<&SessionState>) {
-        ended.and_then(|state| state.own.as_ref()).into_iter().for_each(|own| self.keep_usage(own));
     }
 
     /// The cassette_players of sessions with cassettes of their own.
@@ -159,10 +176,19 @@ impl CassettePlayer {
                 let command = format!("vllm-vcr tap --upstream URL --cassette {} -- COMMAND", folder.display());
                 format!("{command}, whose sessions of mode once record what is missing")
             };
-            let command = config.record_with.unwrap_or_else(usual);
-            return Err(SessionError::Missing { file: requested.unwrap_or_default().to_owned(), command });
+            let command = config.record_with.clone().unwrap_or_else(usual);
+            let missing = SessionError::Missing { file: requested.unwrap_or_default().to_owned(), command };
+            if !change.opens_missing {
+                return Err(missing);
+            }
+            (config.mode, config.on_miss, config.mcp.on_novel) = (Mode::Replay, OnMiss::Error, OnNovel::Error);
+            config.missing_cassette = Some(missing.to_string());
         }
-        config.cassettes = self.cassettes_of(file.as_deref(), config.mode)?;
+        config.cassettes = if config.missing_cassette.is_some() {
+            Vec::new()
+        } else {
+            self.cassettes_of(file.as_deref(), config.mode)?
+        };
         if matches!(config.mode, Mode::Replay | Mode::NewEpisodes) {
             let called = config.mcp_upstreams.iter().map(|server| server.name.clone());
             config.mcp_names = called.chain(config.mcp_started.iter().map(|server| server.name().to_owned())).collect();
@@ -274,6 +300,8 @@ struct SessionChange<'a> {
     ways: Option<Vec<RequestMatch>>,
     on_miss: Option<OnMiss>,
     record_with: Option<&'a str>,
+    opens_missing: bool,
+    if_unended: SessionRecording,
 }
 
 impl<'a> SessionChange<'a> {
@@ -289,6 +317,10 @@ impl<'a> SessionChange<'a> {
             ways: ways(requested)?,
             on_miss: text(requested, "on_miss")?.map(on_miss).transpose()?,
             record_with,
+            opens_missing: text(requested, "if_missing")?.map_or(Ok(false), opens_missing)?,
+            if_unended: text(requested, "if_unended")?
+                .map_or(Ok(SessionRecording::Keep), str::parse)
+                .map_err(SessionError::IfUnended)?,
         })
     }
 
@@ -312,6 +344,7 @@ impl<'a> SessionChange<'a> {
             config.mcp.on_novel = OnNovel::from(on_miss);
         }
         config.record_with = self.record_with.map(str::to_owned);
+        config.if_unended = self.if_unended;
         Ok(())
     }
 }
@@ -326,14 +359,12 @@ fn on_miss(named: &str) -> Result<OnMiss, SessionError> {
     })
 }
 
-fn finish(state: Option<SessionState>) -> Result<Option<RecordReport>, SessionError> {
-    match state.and_then(|state| state.own) {
-        Some(own) => {
-            own.recorder.iter().for_each(|recorder| recorder.wait_for_open());
-            own.wait_for_completions();
-            Ok(own.finish()?)
-        }
-        None => Ok(None),
+/// Whether a session may be opened whose cassette does not exist.
+fn opens_missing(word: &str) -> Result<bool, SessionError> {
+    match word {
+        "refuse" => Ok(false),
+        "open" => Ok(true),
+        other => Err(SessionError::IfMissing(other.to_owned())),
     }
 }
 

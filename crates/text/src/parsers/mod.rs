@@ -31,4 +31,4 @@ pub use names::{Formats, Function, Parsing, ReasoningFormat, Thinking, ToolChoic
 pub use reasoning::ReasoningMarks;
 pub use stream::StreamParser;
 pub use vocabulary::Vocabulary;
-pub use whole::{count_reasoning_tokens, is_reasoning_closed, reads_calls, reasoning_marks, whole};
+pub use whole::{count_reasoning_tokens, counts_by_text, is_reasoning_closed, reads_calls, reasoning_marks, whole};

@@ -2,6 +2,7 @@
 
 use super::{
     delta::{ParsedCall, ParsedMessage},
+    engine::EngineParser,
     names::{Formats, Parsing, ToolChoice, ToolFormat},
     reasoning::{ReasoningMarks, ReasoningRules},
     required, tools,
@@ -86,6 +87,14 @@ pub fn reasoning_marks(
         return Some(marks);
     }
     (!streams && rules.begins_reasoning()).then_some(ReasoningMarks { open: "", may_reason: false, ..marks })
+}
+
+/// Returns whether the tokens of reasoning can be counted by the steps' text only, as a stream's parser does: the vocabulary has no token that
+/// ends it.
+#[must_use]
+pub fn counts_by_text(parsing: &Parsing, vocabulary: &Vocabulary) -> bool {
+    let rules = parsing.formats.reasoning.map(|format| ReasoningRules::of(format, parsing.thinking, vocabulary));
+    matches!(rules, Some(ReasoningRules::Engine(grammar)) if EngineParser::ends_in_text(grammar, vocabulary))
 }
 
 /// Tokens of reasoning in a whole answer.

@@ -11,7 +11,7 @@ use super::{SessionConsumption, TraceSession};
 use crate::{
     play::load::trace::LoadedTrace,
     recording::redaction::Redactor,
-    replay::account::{DEFAULT_SESSION, Ledger, Report, SessionReport, ToolDrift, session_name},
+    replay::account::{DEFAULT_SESSION, Ledger, Report, SessionRecording, SessionReport, ToolDrift, session_name},
 };
 
 impl LoadedTrace {
@@ -154,7 +154,7 @@ impl Ledger for LoadedTrace {
         Ok(name)
     }
 
-    fn end(&self, name: &str) -> Result<bool, String> {
+    fn end(&self, name: &str, _recorded: SessionRecording) -> Result<bool, String> {
         if name == DEFAULT_SESSION {
             self.reset(Some(name));
             return Ok(true);

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::{McpExchange, Observer, SUBSCRIPTION, Sender, broken_by};
+use super::{McpExchange, Observer, RpcLine, RpcMessage, SUBSCRIPTION, Sender, broken_by};
 use recording::cassette::RecordedExchange;
 
 /// Notification that a subscription begins with.
@@ -80,6 +80,19 @@ impl Observer {
         let is_kept = |exchange: &McpExchange| {
             exchange.http_exchange != Some(http_exchange) || exchange.record.answer().is_some()
         };
+        let count = self.keep(is_kept);
+        self.close_all(http_exchange);
+        count
+    }
+
+    /// Leaves out the request that a line would answer which is not the server's. Returns how many messages that are.
+    pub fn forget_answered_by(&mut self, line: &[u8]) -> u64 {
+        let Ok(RpcLine::One(RpcMessage::Response { id: Some(id), .. })) = RpcLine::read(line) else { return 0 };
+        self.close(&id, None).map_or(0, |number| self.keep(|exchange| exchange.number != number))
+    }
+
+    /// Leaves out all other exchanges; returns how many.
+    fn keep(&mut self, is_kept: impl Fn(&McpExchange) -> bool) -> u64 {
         let left_out = self.exchanges.iter().filter(|exchange| !is_kept(exchange));
         let (mut count, mut weight, mut was_last) = (0, 0, false);
         for exchange in left_out {
@@ -87,12 +100,11 @@ impl Observer {
             weight += exchange.weight;
             was_last |= self.last == Some(exchange.number);
         }
-        self.exchanges.retain(is_kept);
+        self.exchanges.retain(|exchange| is_kept(exchange));
         self.waiting = self.waiting.saturating_sub(weight);
         if was_last {
             self.last = None;
         }
-        self.close_all(http_exchange);
         count
     }
 

@@ -32,6 +32,9 @@ pub(super) fn advice(
         return Advice::exhausted(&record(player));
     }
     let mut advice = Advice::default();
+    if reason == NoRecordReason::NoCassette {
+        return advice;
+    }
     if player.config.sessions_only.is_some() && player.config.session_folder.is_none() {
         let session = "Open a session with a cassette (POST /vcr/sessions) and name it in the URL (/vcr/s/NAME/v1): with --sessions-only \
                        nothing else is played";

@@ -45,6 +45,9 @@ impl MissFacts<'_> {
 
     /// Describes what is missing, or how the request differs from the closest record.
     fn headline(&self, edits: &[Edit<'_>]) -> String {
+        if let Some(missing) = &self.player.config.missing_cassette {
+            return missing.clone();
+        }
         let boundary = clipped(&self.incoming.identity.boundary, NAME);
         let request = format!("{boundary}, {}", clipped(&self.incoming.identity.route, NAME));
         match (self.reason, self.lookup, self.found) {

@@ -15,7 +15,10 @@ use tokio::time::Instant;
 
 use self::{advice::advice, comparison::compared, message::MissFacts};
 use crate::{
-    account::http::{plain, put, whole},
+    account::{
+        Concern,
+        http::{plain, put, whole},
+    },
     matching::requests::Lookup,
     miss::{FOR_CLIENTS, FOR_LOG, edits, named},
     player::{
@@ -48,6 +51,8 @@ pub(super) enum NoRecordReason {
     NoRecords,
     Frozen,
     MatcherFailed,
+    /// The session's cassette does not exist.
+    NoCassette,
 }
 
 impl NoRecordReason {
@@ -58,6 +63,7 @@ impl NoRecordReason {
             Self::NoRecords => "no_records_for_boundary",
             Self::Frozen => "frozen",
             Self::MatcherFailed => "matcher_failed",
+            Self::NoCassette => Concern::NO_CASSETTE,
         }
     }
 }
@@ -237,6 +243,7 @@ impl CassettePlayer {
         at: Instant,
     ) -> Decision {
         let reason = match &lookup {
+            _ if self.config.missing_cassette.is_some() => NoRecordReason::NoCassette,
             Lookup::Exhausted { .. } => NoRecordReason::Exhausted,
             _ if is_frozen => NoRecordReason::Frozen,
             _ if !self.index.knows(&incoming.identity.boundary) && !self.has_fixture_for(&incoming) => {

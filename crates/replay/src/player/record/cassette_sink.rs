@@ -272,11 +272,15 @@ impl Sink for CassetteSink {
 
     fn finish(mut self) -> Result<(), CassetteError> {
         self.write(|_, _| true);
+        let path = self.writer.path().to_owned();
+        if self.counts.note_discarded() {
+            self.counts.note(|report| report.not_written = (report.discarded == 0).then_some(path));
+            return self.writer.discard();
+        }
         if !self.named.is_empty() {
             let (writer, secrets, named) = (&mut self.writer, &self.secrets, &self.named);
             self.progress.searching(|| writer.mend(|whole| secrets::redact_named(secrets, named, whole)))?;
         }
-        let path = self.writer.path().to_owned();
         let records = self.writer.finish()?;
         self.counts.note(|report| report.not_written = (records == 0).then_some(path));
         Ok(())

@@ -17,6 +17,8 @@ pub struct RecordReport {
     pub recorded: usize,
     /// Those of them that are messages to MCP servers.
     pub of_mcp: usize,
+    /// Records that were dropped with sessions that failed or were not ended.
+    pub discarded: usize,
     /// Sessions that have recorded in cassettes of their own; their counts are in the others.
     pub sessions: usize,
     /// Exchanges that were not recorded because of their status.
@@ -73,6 +75,7 @@ impl RecordReport {
 
     pub(in crate::player) fn add(&mut self, other: Self) {
         self.recorded += other.recorded;
+        self.discarded += other.discarded;
         self.sessions += other.sessions;
         self.skipped += other.skipped;
         self.queue_full += other.queue_full;
@@ -102,6 +105,7 @@ struct CountedReport {
     report: RecordReport,
     /// Kinds and hashes of redacted values.
     redacted: HashSet<(Arc<str>, u64)>,
+    is_discarded: bool,
 }
 
 impl RecordCounts {
@@ -110,9 +114,24 @@ impl RecordCounts {
         change(&mut self.lock().report);
     }
 
+    /// Has the recording dropped when it ends.
+    pub(in crate::player) fn discard(&self) {
+        self.lock().is_discarded = true;
+    }
+
+    /// Counts what was recorded as dropped, where it is; returns whether it is.
+    pub(in crate::player) fn note_discarded(&self) -> bool {
+        let CountedReport { report, is_discarded, .. } = &mut *self.lock();
+        if *is_discarded {
+            report.discarded = std::mem::take(&mut report.recorded);
+            (report.of_mcp, report.partial, report.redacted) = (0, 0, BTreeMap::new());
+        }
+        *is_discarded
+    }
+
     /// Adds the redacted values of a record.
     pub(in crate::player) fn add_redacted(&self, values: &SeenSecrets) {
-        let CountedReport { report, redacted } = &mut *self.lock();
+        let CountedReport { report, redacted, .. } = &mut *self.lock();
         for (placeholder, value) in values.values() {
             let hash = (Arc::clone(&placeholder.kind), xxh3_64(value.as_bytes()));
             let is_known = redacted.contains(&hash);

@@ -186,6 +186,16 @@ impl CassetteRecorder {
         }
         Ok(self.report())
     }
+
+    /// Ends the recording and drops it, as if it had not been.
+    ///
+    /// # Errors
+    /// When what was written cannot be removed, or the disk does not answer.
+    pub(in crate::player) fn discard(&self) -> Result<RecordReport, CassetteError> {
+        self.counts.discard();
+        let report = self.finish()?;
+        Ok(RecordReport { unredacted: None, ..report })
+    }
 }
 
 impl<S: Sink<Item = SinkEntry>> CassetteRecorder<S> {

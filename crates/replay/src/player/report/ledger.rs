@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::{
-    account::{DEFAULT_SESSION, Ledger, Report},
+    account::{DEFAULT_SESSION, Ledger, Report, SessionRecording},
     player::{CassettePlayer, SessionState, miss::brief},
 };
 use recording::redaction::Redactor;
@@ -87,8 +87,8 @@ impl Ledger for CassettePlayer {
         self.open_session(requested).map_err(|error| error.to_string())
     }
 
-    fn end(&self, name: &str) -> Result<bool, String> {
-        self.end_session(name).map_err(|error| error.to_string())
+    fn end(&self, name: &str, recorded: SessionRecording) -> Result<bool, String> {
+        self.end_session(name, Some(recorded)).map_err(|error| error.to_string())
     }
 
     fn shown(&self, text: &str) -> String {

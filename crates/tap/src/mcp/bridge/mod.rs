@@ -4,9 +4,10 @@
 //! the negotiated version, the stream of what belongs to no request, which is opened again where it ended, and its end. In the modern
 //! era the headers repeat parts of the message, and a cancelled request is a stream that is closed.
 //!
-//! What a server refuses by HTTP becomes an error with the request's id. What passes through stdio is recorded.
+//! What a server refuses by HTTP, and a request that does not reach it, becomes an error with the request's id, which is not recorded: it is not the
+//! server's. The server's messages are recorded as they pass through stdio.
 //!
-//! See docs/decisions/0095-the-bridge-records-lines.md.
+//! See docs/decisions/0095-the-bridge-records-lines.md and docs/decisions/0147-a-proxys-error-is-no-answer.md.
 
 mod headers;
 pub(super) mod message;
@@ -27,7 +28,7 @@ use tokio::{
 
 use self::{
     message::{MessageKind, OutgoingMessage},
-    post::Post,
+    post::{ClientLine, Post},
 };
 use super::{AT_ONCE, McpTapEnd, McpTapError, RecordingTarget};
 use net::upstream::{BodyObserver, EndpointUrl, Upstream, UpstreamOptions};
@@ -180,11 +181,16 @@ impl Bridge {
     }
 }
 
-async fn write(mut lines: Receiver<Vec<u8>>, mut output: impl AsyncWrite + Unpin, mut observer: ExchangeObserver) {
+async fn write(mut lines: Receiver<ClientLine>, mut output: impl AsyncWrite + Unpin, mut observer: ExchangeObserver) {
     let mut is_open = true;
     while let Some(line) = lines.recv().await {
-        let line = Bytes::from(line);
-        observer.data(&line);
+        let ClientLine { bytes, is_own } = line;
+        let line = Bytes::from(bytes);
+        if is_own {
+            observer.unanswered(&line)
+        } else {
+            observer.data(&line)
+        }
         is_open = is_open && output.write_all(&line).await.is_ok() && output.flush().await.is_ok();
     }
     observer.ended(ExchangeEnd::Whole);

@@ -25,6 +25,14 @@ pub(super) const INTERNAL: i64 = -32603;
 /// Code that the official SDK has for a session that is gone.
 const SESSION_GONE: i64 = 32600;
 
+/// A line for the client.
+#[derive(Debug)]
+pub(super) struct ClientLine {
+    pub(super) bytes: Vec<u8>,
+    /// It is the bridge's own error, and no message of the server.
+    pub(super) is_own: bool,
+}
+
 pub(super) type PostResponse = Response<UpstreamBody<Full<Bytes>>>;
 
 #[derive(Debug)]
@@ -32,7 +40,7 @@ pub(super) struct Post {
     upstream: Upstream<Full<Bytes>>,
     target: PathAndQuery,
     headers: Vec<(HeaderName, HeaderValue)>,
-    queue: Queue<Vec<u8>>,
+    queue: Queue<ClientLine>,
     state: Lock<BridgeSession>,
     is_closed: AtomicBool,
     closed: Notify,
@@ -53,7 +61,7 @@ impl Post {
         upstream: Upstream<Full<Bytes>>,
         url: &EndpointUrl,
         headers: Vec<(HeaderName, HeaderValue)>,
-        queue: Queue<Vec<u8>>,
+        queue: Queue<ClientLine>,
     ) -> Self {
         let target = url.target("", None);
         let (state, is_closed, closed) = (Lock::default(), AtomicBool::new(false), Notify::new());
@@ -212,7 +220,7 @@ impl Post {
     }
 
     pub(super) async fn pass(&self, message: Vec<u8>) {
-        let _client_left = self.queue.send(as_line(message)).await;
+        let _client_left = self.queue.send(ClientLine { bytes: as_line(message), is_own: false }).await;
     }
 
     /// Answers a request with an error of the bridge's own.
@@ -226,7 +234,8 @@ impl Post {
     async fn line(&self, id: &str, answer: &Value) {
         let answer = answer.to_string();
         let rest = answer.strip_prefix('{').unwrap_or_default();
-        self.pass(format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{rest}").into_bytes()).await;
+        let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{rest}").into_bytes();
+        let _client_left = self.queue.send(ClientLine { bytes: as_line(line), is_own: true }).await;
     }
 }
 

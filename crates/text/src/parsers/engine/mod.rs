@@ -217,6 +217,11 @@ impl EngineParser {
         last.is_some_and(|id| ends.contains(id))
     }
 
+    /// Returns whether the end of reasoning is no token of the vocabulary, so that only text shows it.
+    pub(super) fn ends_in_text(grammar: &Grammar, vocabulary: &Vocabulary) -> bool {
+        grammar.reasons() && !vocabulary.marks(grammar).0.iter().any(|(_, mark, _)| *mark == Mark::ThinkEnd)
+    }
+
     /// Tokens of reasoning in a whole answer.
     pub(super) fn count(grammar: &Grammar, vocabulary: &Vocabulary, ids: &[u32]) -> usize {
         let (marks, _) = vocabulary.marks(grammar);
