@@ -158,6 +158,11 @@ async fn prover(args: &ProveArgs) -> Result<Prover, Failure> {
     let streams = ground_truth(GroundSources { trace, cassettes }, &args.gateway.model).await?;
     let prices = args.prices.as_deref().map(PriceTable::read).transpose().map_err(Failure::input)?;
     let listener = args.gateway.listener().await?;
+    let via = &args.gateway.via;
+    if via.leads_to(listener.local_addr().map_err(Failure::environment)?).await {
+        return Err(Failure::usage(format!("--via {via} is where the known streams are served, not a gateway"))
+            .hint("name the gateway's own address; the one above is its upstream"));
+    }
     let behind = BehindServer::start(listener, served_config(&streams, &args.gateway.model)?, marker_in)?;
     Ok(Prover {
         behind,

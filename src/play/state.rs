@@ -374,7 +374,7 @@ pub(super) fn block_size(config: &Config, replay: Option<&LoadedTrace>) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::play::{Source, Synthetic, load};
+    use crate::play::{Source, Synthetic, TokenizerSource, load};
 
     fn state(cassette_player: Option<Arc<CassettePlayer>>) -> ServerState {
         let config = Config { source: Source::Synthetic(Synthetic::Random), cassette_player, ..Config::default() };
@@ -393,7 +393,8 @@ mod tests {
             (r#"{"block_size":32,"upstream":{"cache":{"block_size":0}}}"#, 32),
         ] {
             std::fs::write(&path, format!("{{\"meta\":{meta}}}\n{record}\n")).unwrap();
-            let mut config = Config { source: Source::Files(vec![path.clone()]), ..Config::default() };
+            let source = Source::Files(vec![path.clone()]);
+            let mut config = Config { source, tokenizer: TokenizerSource::None, ..Config::default() };
             let loaded = load::load(&config).unwrap();
             let trace = loaded.replay.as_deref();
             assert_eq!(block_size(&config, trace), expected, "{meta}");

@@ -54,9 +54,15 @@ async fn a_stream_is_played_event_by_event() {
     let tap = counts.tap(&upstream, &[]);
     let mut counted = body.clone();
     counted["stream_options"] = json!({"include_usage": true});
-    assert_eq!(tap.send(CHAT, &counted).await.events().len(), live.events().len() + 1);
+    let live_counts = tap.send(CHAT, &counted).await;
+    assert_eq!(live_counts.events().len(), live.events().len() + 1);
     tap.stop();
     let play = counts.play(&["--on-exhausted", "last"]);
+    let last: Value = serde_json::from_str(live_counts.events().iter().rev().nth(1).unwrap()).unwrap();
+    let mut whole = body.clone();
+    whole["stream"] = json!("false");
+    let whole = play.send(CHAT, &whole).await.json();
+    assert_eq!(whole["usage"], last["usage"], "details are not in the file, but beside it");
     assert_eq!(
         play.send(CHAT, &body).await.events().len(),
         live.events().len(),

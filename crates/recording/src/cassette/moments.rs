@@ -40,6 +40,19 @@ pub struct Sidecar {
     pub times: Times,
 }
 
+impl Sidecar {
+    /// The token counts of the response with all their details, of which the file shows a part; `None` where there are none.
+    #[must_use]
+    pub fn usage(&self) -> Option<Value> {
+        let of = |json: &str| {
+            let mut value: Value = serde_json::from_str(json).ok().filter(|_| json.contains("\"usage\""))?;
+            value.get_mut("usage").filter(|usage| usage.is_object()).map(Value::take)
+        };
+        let last = || self.events.iter().rev().find_map(|Moment(_, data, _)| of(data.as_deref()?));
+        self.body.as_deref().and_then(of).or_else(last)
+    }
+}
+
 /// Time of an event, in milliseconds from the request, its data, and its `event` field.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Moment(
@@ -147,6 +160,18 @@ impl Moments {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_token_counts_are_those_of_the_response() {
+        let event = |data: &str| Moment(0.0, Some(data.to_owned()), None);
+        let events =
+            ["{\"usage\":{\"n\":1}}", "{\"usage\":{\"n\":2,\"d\":{}}}", "{\"usage\":null}", "[DONE]"].map(event);
+        let mut side = Sidecar { events: Moments::from(events.to_vec()), ..Sidecar::default() };
+        assert_eq!(side.usage().unwrap().to_string(), r#"{"n":2,"d":{}}"#);
+        side.body = Some(r#"{"choices":[],"usage":{"n":3}}"#.to_owned());
+        assert_eq!(side.usage().unwrap().to_string(), r#"{"n":3}"#);
+        assert_eq!(Sidecar::default().usage(), None);
+    }
 
     #[test]
     fn events_are_read_when_they_are_asked_for() {

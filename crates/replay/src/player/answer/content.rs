@@ -9,7 +9,10 @@ use serde_json::{Map, Value, json};
 use crate::{
     delivery::RecordedContent,
     player::{
-        answer::{fresh_ids::made_up, generated::Counter},
+        answer::{
+            fresh_ids::made_up,
+            generated::{Counter, usage_of},
+        },
         incoming::{IncomingRequest, wants_usage},
         record::assemble,
     },
@@ -180,7 +183,7 @@ fn answer(record: &CassetteRecord, incoming: &IncomingRequest, counter: &Counter
             let is_chat = choices.iter().any(|choice| choice.contains_key("message"));
             let endpoint = if is_chat { Endpoint::Chat } else { Endpoint::Completions };
             let choices = &*ended(record, choices);
-            let usage = counter.filled(usage.as_ref(), &incoming.body, choices);
+            let usage = counter.filled(usage_of(record, usage), &incoming.body, choices);
             Answer::read(endpoint, body(endpoint, record, incoming, (choices, usage)))
         }
         AnswerContent::Json(value) if record.answer.status < 400 => {

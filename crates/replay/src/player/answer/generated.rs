@@ -1,6 +1,6 @@
 //! Token counts of a response from a record, by which it is paced and counted.
 
-use std::sync::OnceLock;
+use std::{borrow::Cow, sync::OnceLock};
 
 use serde_json::{Map, Value, json};
 
@@ -19,7 +19,7 @@ use api::{
 use engine::guided::{Guide, GuideError};
 use recording::{
     canonical::SharedBody,
-    cassette::{AnswerContent, CassetteRecord, SseEvent, wire_message},
+    cassette::{AnswerContent, CassetteRecord, Sidecar, SseEvent, wire_message},
     children::children,
 };
 use text::prompt::{SpecialTokens, Tokenizer};
@@ -105,7 +105,7 @@ fn answered(
                 None => ChoiceView::read(choice).text(),
             };
             AnswerFacts {
-                counts: TokenCounts::read(&counter.filled(usage.as_ref(), &incoming.body, choices)),
+                counts: TokenCounts::read(&counter.filled(usage_of(record, usage), &incoming.body, choices)),
                 finishes: choices.iter().map(finish).collect(),
                 texts: choices.iter().filter(|_| has_texts).map(text).collect(),
             }
@@ -178,6 +178,12 @@ impl Generated {
 
 fn short(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// The token counts of an answer of choices: as they were recorded where the answer is, else as the file has them.
+pub(in crate::player) fn usage_of<'a>(record: &CassetteRecord, shown: &'a Option<Value>) -> Option<Cow<'a, Value>> {
+    let recorded = record.side.as_ref().filter(|_| record.is_as_recorded()).and_then(Sidecar::usage);
+    recorded.map(Cow::Owned).or(shown.as_ref().map(Cow::Borrowed))
 }
 
 /// The most tokens that a request lets a choice have, of its fields; 0 where it has no limit.
@@ -283,7 +289,7 @@ impl Counter {
     /// The token counts of a chat or completions answer, as far as they are known, with the missing ones counted.
     pub(in crate::player) fn filled(
         &self,
-        usage: Option<&Value>,
+        usage: Option<Cow<'_, Value>>,
         request: &SharedBody,
         choices: &[Map<String, Value>],
     ) -> Value {
@@ -291,7 +297,7 @@ impl Counter {
             Some(message) => ChoiceView::read(&Map::from_iter([("message".to_owned(), message)])).text(),
             None => ChoiceView::read(choice).text(),
         };
-        self.filled_choices(usage, request, || choices.iter().map(text).collect())
+        self.filled_choices(usage.as_deref(), request, || choices.iter().map(text).collect())
     }
 
     fn filled_choices(&self, usage: Option<&Value>, request: &SharedBody, texts: impl Fn() -> Vec<String>) -> Value {
@@ -406,7 +412,7 @@ mod tests {
         let counter = Counter::default();
         let all = counter.filled(None, &request, &choices);
         assert_eq!(all, json!({"prompt_tokens": 11, "completion_tokens": 2, "total_tokens": 13}));
-        let known = counter.filled(Some(&json!({"completion_tokens": 7})), &request, &choices);
+        let known = counter.filled(Some(Cow::Owned(json!({"completion_tokens": 7}))), &request, &choices);
         assert_eq!(known, json!({"completion_tokens": 7, "prompt_tokens": 11, "total_tokens": 18}));
         let message = json!({"type": "message", "content": [{"type": "text", "text": "01234567"}]});
         let message = Answer::read(Endpoint::Messages, message).unwrap();
