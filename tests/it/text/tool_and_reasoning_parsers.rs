@@ -90,7 +90,16 @@ fn vocabulary() -> Vocabulary {
         "</think>" => Some(151_668),
         other => special.iter().find(|(_, text)| text == other).map(|(id, _)| *id),
     };
-    Vocabulary::new(id_of, &special)
+    let texts = fs::read_to_string(root().join("tests/goldens/vllm-0.32.0/parser-deltas-texts.json")).unwrap();
+    spelled(Vocabulary::new(id_of, &special), &serde_json::from_str(&texts).unwrap())
+}
+
+/// With the texts of tokens, whose bytes are letters of Latin 1.
+fn spelled(vocabulary: Vocabulary, texts: &HashMap<u32, String>) -> Vocabulary {
+    let bytes = |text: &String| text.chars().map(|letter| u8::try_from(u32::from(letter)).unwrap()).collect();
+    let texts: HashMap<u32, Vec<u8>> = texts.iter().map(|(id, text)| (*id, bytes(text))).collect();
+    let text = move |ids: &[u32]| ids.iter().flat_map(|id| texts[id].clone()).collect::<Vec<u8>>();
+    vocabulary.with_texts(move |ids| String::from_utf8_lossy(&text(ids)).into_owned())
 }
 
 fn masked(mut delta: Value) -> Value {
@@ -160,7 +169,6 @@ struct Head {
     prompt: Vec<u32>,
     functions: Vec<Offered>,
     /// The bytes of each token, as letters of Latin 1.
-    #[serde(default)]
     texts: HashMap<u32, String>,
 }
 
@@ -188,14 +196,7 @@ fn streamed(case: &Case, head: &Head, vocabulary: &Vocabulary, steps: usize) -> 
 
 impl Head {
     fn vocabulary(&self) -> Vocabulary {
-        let vocabulary = Vocabulary::new(|token| self.tokens.get(token).copied(), &self.special);
-        if self.texts.is_empty() {
-            return vocabulary;
-        }
-        let bytes = |text: &String| text.chars().map(|letter| u8::try_from(u32::from(letter)).unwrap()).collect();
-        let texts: HashMap<u32, Vec<u8>> = self.texts.iter().map(|(id, text)| (*id, bytes(text))).collect();
-        let text = move |ids: &[u32]| ids.iter().flat_map(|id| texts[id].clone()).collect::<Vec<u8>>();
-        vocabulary.with_texts(move |ids| String::from_utf8_lossy(&text(ids)).into_owned())
+        spelled(Vocabulary::new(|token| self.tokens.get(token).copied(), &self.special), &self.texts)
     }
 
     fn parsing(&self, case: &Case) -> Parsing {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{ToolCompletion, signature, stop, usage};
 use crate::answers::{
-    ChatStep, ChoicePart, FromChat, TokenCounts, WholeChat,
+    ChatStep, ChoicePart, FromChat, RawText, TokenCounts, WholeChat,
     messages::{BlockDelta, MessageEnd, MessageWriter},
     words::TextKind,
 };
@@ -50,6 +50,8 @@ impl FromChat for MessageEncoder {
         });
         self.writer.start(&message, out);
     }
+
+    fn take_prompt(&mut self, _: RawText<'_>) {}
 
     fn add(&mut self, step: &ChatStep<'_>, out: &mut EventBuffer) {
         if step.finish.is_some() {
