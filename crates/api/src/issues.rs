@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-use super::{error::ApiError, messages, python};
+use super::{error::ApiError, python};
 
 /// Issues that are reported one by one; the rest is counted.
 const REPORTED: usize = 10;
@@ -14,6 +14,10 @@ const REPORTED: usize = 10;
 /// Characters of a value, and of a whole issue, that are reported.
 const INPUT_CHARS: usize = 200;
 const ISSUE_CHARS: usize = 1000;
+
+/// Bytes of a value that pydantic shows of it, from either end.
+const SHOWN: usize = 50;
+const HELP: &str = "For further information visit https://errors.pydantic.dev/2.14/v";
 
 /// Path of a value.
 #[derive(Debug, Clone, Copy)]
@@ -247,17 +251,17 @@ impl Issues {
     fn push_as(
         &mut self,
         loc: &Loc<'_>,
-        fault: FieldFault<'_>,
+        defect: FieldFault<'_>,
         input: impl FnOnce() -> String,
         whole: impl FnOnce() -> Value,
     ) {
         self.count += 1;
         if self.first.len() < self.reported {
             let loc = loc.to_string();
-            let (kind, message, context) = fault.words();
+            let (kind, message, context) = defect.words();
             if self.class.is_some() {
                 let path = loc.strip_prefix("body.").unwrap_or(&loc);
-                self.first.push(Issue { shown: messages::fault(path, kind, &message, &whole()), loc });
+                self.first.push(Issue { shown: fault(path, kind, &message, &whole()), loc });
                 return;
             }
             let [kind, at, message, input] = [kind, &loc, &message, &input()].map(python::repr);
@@ -281,7 +285,7 @@ impl Issues {
     pub(super) fn error(&self) -> ApiError {
         if let Some(class) = self.class {
             let shown: Vec<String> = self.first.iter().map(|issue| issue.shown.clone()).collect();
-            return messages::invalid(class, &shown);
+            return invalid(class, &shown);
         }
         let label = if self.count == 1 { "error" } else { "errors" };
         let mut message = format!("{} validation {label}:", self.count);
@@ -294,6 +298,29 @@ impl Issues {
         }
         ApiError::framework(message, self.first.first().map(|issue| issue.loc.clone()))
     }
+}
+
+/// pydantic's text about an instance of a class.
+pub(super) fn invalid(class: &str, faults: &[String]) -> ApiError {
+    let label = if faults.len() == 1 { "error" } else { "errors" };
+    ApiError::bad_request(format!("{} validation {label} for {class}\n{}", faults.len(), faults.join("\n")))
+}
+
+/// One of pydantic's errors as its texts list them.
+pub(super) fn fault(path: &str, kind: &str, message: &str, value: &Value) -> String {
+    let (shown, class) = (shown(value), python::class(value));
+    format!("{path}\n  {message} [type={kind}, input_value={shown}, input_type={class}]\n    {HELP}/{kind}")
+}
+
+/// A value as pydantic shows it: cut in the middle, at whole characters.
+fn shown(value: &Value) -> String {
+    let text = python::literal(value);
+    if text.len() <= SHOWN {
+        return text;
+    }
+    let start = text.get(..text.floor_char_boundary(SHOWN / 2)).unwrap_or_default();
+    let end = text.get(text.ceil_char_boundary(text.len() - (SHOWN / 2 - 1))..).unwrap_or_default();
+    format!("{start}...{end}")
 }
 
 /// A value as an issue shows it.
@@ -313,5 +340,19 @@ fn shortened(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}...[truncated]", text.get(..end).unwrap_or_default()),
         None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_long_value_is_cut_in_the_middle() {
+        let value = json!({"type": "text", "something": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"});
+        assert_eq!(shown(&value), "{'type': 'text', 'somethi...aaaaaaaaaaaaaaaaaaaaaa'}");
+        assert_eq!(shown(&json!({"type": "zzz"})), "{'type': 'zzz'}");
     }
 }

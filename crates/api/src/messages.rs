@@ -11,8 +11,7 @@ use serde_json::{Map, Value};
 
 use super::{
     error::ApiError,
-    issues::{FieldFault, Issues, Loc},
-    python,
+    issues::{FieldFault, Issues, Loc, fault, invalid},
     schema::{
         self, Field, Kind,
         Need::{Nullable, Optional, Present, Required},
@@ -112,10 +111,6 @@ const LATE_CALL: Kind = Kind::AnyNamed(&[
     ),
 ]);
 const CUSTOM_CALLED: Object = object(&[Field("input", Kind::Text, Required), Field("name", Kind::Text, Required)]);
-
-/// Bytes of a value that pydantic shows of it, from either end.
-const SHOWN: usize = 50;
-const HELP: &str = "For further information visit https://errors.pydantic.dev/2.14/v";
 
 /// A kind of content part: the name of its class and its fields, in their order.
 #[derive(Debug)]
@@ -256,12 +251,6 @@ fn check_parts(message: &Map<String, Value>, strict: bool) -> Result<(), ApiErro
     parts.iter().filter_map(Value::as_object).find_map(read_again).unwrap_or(Ok(()))
 }
 
-/// pydantic's text about an instance of a class.
-pub(super) fn invalid(class: &str, faults: &[String]) -> ApiError {
-    let label = if faults.len() == 1 { "error" } else { "errors" };
-    ApiError::bad_request(format!("{} validation {label} for {class}\n{}", faults.len(), faults.join("\n")))
-}
-
 /// Returns whether a kind of part takes this one for a field that it has.
 fn is_known(part: &Map<String, Value>) -> bool {
     let has_some = |object: &Object| object.fields.iter().any(|Field(name, ..)| part.contains_key(*name));
@@ -313,23 +302,6 @@ fn faults_of(kind: &Kind, value: &Value, path: &str) -> Vec<String> {
     object.fields.iter().flat_map(of_field).collect()
 }
 
-/// One of pydantic's errors as its texts list them.
-pub(super) fn fault(path: &str, kind: &str, message: &str, value: &Value) -> String {
-    let (shown, class) = (shown(value), python::class(value));
-    format!("{path}\n  {message} [type={kind}, input_value={shown}, input_type={class}]\n    {HELP}/{kind}")
-}
-
-/// A value as pydantic shows it: cut in the middle, at whole characters.
-fn shown(value: &Value) -> String {
-    let text = python::literal(value);
-    if text.len() <= SHOWN {
-        return text;
-    }
-    let start = text.get(..text.floor_char_boundary(SHOWN / 2)).unwrap_or_default();
-    let end = text.get(text.ceil_char_boundary(text.len() - (SHOWN / 2 - 1))..).unwrap_or_default();
-    format!("{start}...{end}")
-}
-
 /// # Errors
 /// The first tool call that is neither a function's nor a custom tool's.
 pub(super) fn check_calls(message: &Map<String, Value>, strict: bool, mut issues: Issues) -> Result<(), ApiError> {
@@ -347,13 +319,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn a_long_value_is_cut_in_the_middle() {
-        let value = json!({"type": "text", "something": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"});
-        assert_eq!(shown(&value), "{'type': 'text', 'somethi...aaaaaaaaaaaaaaaaaaaaaa'}");
-        assert_eq!(shown(&json!({"type": "zzz"})), "{'type': 'zzz'}");
-    }
 
     #[test]
     fn a_tool_call_is_a_functions_or_a_custom_one() {

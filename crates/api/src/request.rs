@@ -385,7 +385,9 @@ fn completion_prompts(prompt: Option<Value>) -> Vec<PromptInput> {
 /// # Errors
 /// A broken rule of the first family whose schema was not what failed, or that no family fits.
 pub fn invocation(body: &[u8]) -> Result<GenerationRequest, ApiError> {
-    let map = json::object(body)?;
+    // The handler reads it itself.
+    let unreadable = |fault| ApiError::framework(format!("JSON decode error: {fault}"), None);
+    let map = json::object(body).map_err(|error| json::read_plainly(body).err().map_or(error, unreadable))?;
     for api in [Api::Chat, Api::Completions] {
         match GenerationRequest::check(api, &map) {
             Err(misfit) if misfit.is_of_framework() => {}

@@ -47,7 +47,7 @@ fn record(golden: &Value) -> Record {
 #[tokio::test]
 async fn answers_are_those_of_the_front_end() {
     let Some(tokenizer) = tokenizers::qwen3() else { return };
-    let text = tree::read("tests/goldens/vllm-0.32.0/front_end.jsonl".to_owned());
+    let text = tree::read("tests/goldens/vllm-0.32.0/front_end.jsonl");
     let mut wrong = Vec::new();
     for line in text.split('\n').filter(|line| !line.is_empty()) {
         let golden: Value = serde_json::from_str(line).unwrap();

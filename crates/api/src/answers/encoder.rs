@@ -143,7 +143,7 @@ impl Encoder {
                 ids: choice.and_then(|choice| choice.prompt_ids.as_deref()),
             },
             raw: choice.map(raw).unwrap_or_default(),
-            logprobs: logprobs.and_then(|logprobs| serde_json::from_str(logprobs).ok()),
+            logprobs: logprobs.map(Into::into),
         }
     }
 }

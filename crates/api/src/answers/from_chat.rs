@@ -1,6 +1,6 @@
 //! Responses of other families, made from a chat's as the engine makes them: step by step for a stream, or whole.
 
-use std::fmt::Debug;
+use std::{borrow::Cow, fmt::Debug};
 
 use serde_json::Value;
 
@@ -57,7 +57,7 @@ pub struct WholeChat<'a> {
     /// Its answer as the model wrote it.
     pub raw: RawText<'a>,
     /// Log probabilities of that in a chat's form, where the request asks for them.
-    pub logprobs: Option<Value>,
+    pub logprobs: Option<Cow<'a, str>>,
 }
 
 impl<'a> WholeChat<'a> {
@@ -70,7 +70,7 @@ impl<'a> WholeChat<'a> {
             model: chat.text("model"),
             prompt: RawText::default(),
             raw: RawText::default(),
-            logprobs: choice.logprobs.cloned(),
+            logprobs: choice.logprobs.map(|logprobs| logprobs.to_string().into()),
             choice,
             counts: chat.counts(),
             metrics: chat.fields().get("metrics").filter(|metrics| !metrics.is_null()).cloned(),

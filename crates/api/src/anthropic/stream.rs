@@ -10,7 +10,7 @@ use crate::answers::{
     messages::{BlockDelta, MessageEnd, MessageWriter},
     words::TextKind,
 };
-use crate::messages::fault;
+use crate::issues::fault;
 use net::wire::EventBuffer;
 use text::parsers::CallDelta;
 

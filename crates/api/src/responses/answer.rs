@@ -1,6 +1,7 @@
 //! The response object: what it repeats of its request, and its output items.
 
-use serde_json::{Map, Value, json};
+use serde::Deserialize;
+use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{ResponsesRequest, item_id};
 use crate::{
@@ -136,8 +137,8 @@ pub fn queued_body(request: &ResponsesRequest, head: &ResponseHead) -> String {
 
 /// The body of a whole response, from a whole chat answer.
 pub(super) fn response_body(request: &ResponsesRequest, head: &ResponseHead, chat: &WholeChat<'_>) -> String {
-    let scored = chat.logprobs.as_ref().filter(|_| request.includes_logprobs());
-    let scored = scored.map_or(Value::Null, |logprobs| logprobs_of(logprobs, true).into());
+    let scored = ChatLogprobs::read(request, chat.logprobs.as_deref());
+    let scored = scored.map_or(Value::Null, |logprobs| logprobs.of_message(true).into());
     let output = items(&head.id, &chat.choice, &scored);
     let mut spent = Spent::of(chat.counts, chat.metrics.as_ref());
     if request.sends_raw() {
@@ -176,22 +177,48 @@ fn items(id: &str, choice: &ChoiceView<'_>, scored: &Value) -> Vec<Value> {
     out
 }
 
-/// A chat's log probabilities as those of a message; events leave the bytes out.
-pub(super) fn logprobs_of(chat: &Value, has_bytes: bool) -> Vec<Value> {
-    let token = |scored: &Value| {
-        let mut token = Map::new();
-        for name in ["token", "bytes", "logprob"].into_iter().filter(|name| has_bytes || *name != "bytes") {
-            token.insert(name.to_owned(), scored[name].clone());
+/// Log probabilities of a chat.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct ChatLogprobs<'a> {
+    #[serde(borrow)]
+    content: Vec<MessageToken<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct MessageToken<'a> {
+    token: String,
+    bytes: Value,
+    /// The number as it is written: a reader of JSON may miss its last digit.
+    #[serde(borrow)]
+    logprob: &'a RawValue,
+    #[serde(borrow)]
+    top_logprobs: Option<Vec<Self>>,
+}
+
+impl<'a> ChatLogprobs<'a> {
+    /// Reads those of a request that wants them.
+    pub(super) fn read(request: &ResponsesRequest, json: Option<&'a str>) -> Option<Self> {
+        json.filter(|_| request.includes_logprobs()).and_then(|json| serde_json::from_str(json).ok())
+    }
+
+    /// Those of a message; events leave the bytes out.
+    pub(super) fn of_message(&self, has_bytes: bool) -> Vec<Value> {
+        self.content.iter().map(|scored| scored.json(has_bytes)).collect()
+    }
+}
+
+impl MessageToken<'_> {
+    fn json(&self, has_bytes: bool) -> Value {
+        let number: f64 = self.logprob.get().parse().unwrap_or_default();
+        let mut token = json!({"token": self.token, "bytes": self.bytes, "logprob": number});
+        if let (Some(top), Some(token)) = (&self.top_logprobs, token.as_object_mut()) {
+            token.insert("top_logprobs".to_owned(), top.iter().map(|scored| scored.json(has_bytes)).collect());
+        }
+        if let (Some(token), false) = (token.as_object_mut(), has_bytes) {
+            token.shift_remove("bytes");
         }
         token
-    };
-    let position = |scored: &Value| {
-        let top = scored["top_logprobs"].as_array().into_iter().flatten().map(token).map(Value::Object);
-        let mut position = token(scored);
-        position.insert("top_logprobs".to_owned(), top.collect());
-        Value::Object(position)
-    };
-    chat["content"].as_array().into_iter().flatten().map(position).collect()
+    }
 }
 
 pub(super) fn message(id: &str, part: Option<Value>, status: Status) -> Value {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{
     ResponseHead, ResponsesRequest,
     answer::{
-        RawMessage, Spent, Status, function_call, logprobs_of, message, pending, reasoning, refusal_part, response,
+        ChatLogprobs, RawMessage, Spent, Status, function_call, message, pending, reasoning, refusal_part, response,
         response_body, text_part,
     },
     item_id,
@@ -118,8 +118,7 @@ impl FromChat for ResponseEncoder {
             let [_, output] = &mut self.raw;
             output.add(step.raw);
         }
-        let logprobs = step.logprobs.filter(|_| self.request.includes_logprobs());
-        let logprobs: Value = logprobs.and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default();
+        let logprobs = ChatLogprobs::read(&self.request, step.logprobs).unwrap_or_default();
         if step.finish.is_some() {
             self.finish = step.finish.map(str::to_owned);
         }
@@ -189,23 +188,23 @@ impl ResponseEncoder {
             self.enter(OutputItem::Call { index: call.index, call_id, name }, out);
         }
         if let Some(arguments) = call.arguments.as_deref().filter(|text| !text.is_empty()) {
-            self.add_text((arguments, &Value::Null), out);
+            self.add_text((arguments, &ChatLogprobs::default()), out);
         }
     }
 
-    fn put_text(&mut self, item: OutputItem, text: (&str, &Value), out: &mut EventBuffer) {
+    fn put_text(&mut self, item: OutputItem, text: (&str, &ChatLogprobs<'_>), out: &mut EventBuffer) {
         if self.open.as_ref().is_none_or(|open| open.item != item) {
             self.enter(item, out);
         }
         self.add_text(text, out);
     }
 
-    fn add_text(&mut self, (text, logprobs): (&str, &Value), out: &mut EventBuffer) {
+    fn add_text(&mut self, (text, logprobs): (&str, &ChatLogprobs<'_>), out: &mut EventBuffer) {
         if let Some(open) = &mut self.open {
             open.text.push_str(text);
             let is_message = open.item == OutputItem::Message;
-            open.logprobs.extend(logprobs_of(logprobs, true).into_iter().filter(|_| is_message));
-            self.writer.add_scored(open.place(), text, &logprobs_of(logprobs, false), out);
+            open.logprobs.extend(logprobs.of_message(true).into_iter().filter(|_| is_message));
+            self.writer.add_scored(open.place(), text, &logprobs.of_message(false), out);
         }
     }
 
