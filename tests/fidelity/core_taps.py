@@ -27,9 +27,10 @@ def drawn(args) -> list[tuple[Case, int | None]]:
             path = CHAT if "messages" in text else COMPLETIONS
             cases.append((Case("given up", "POST", path, encode(body), {"Content-Type": "application/json"}), AFTER))
         else:
-            case = drawing.case(next(numbers))
+            case = drawing.case(number := next(numbers))
             if case.path in GENERATING:
-                cases.append((case, None))
+                # Two requests of one name are not told apart.
+                cases.append((dataclasses.replace(case, body=case.body.replace(b'"body-', b'"body-%d-' % number)), None))
     return cases
 
 
@@ -89,7 +90,7 @@ def traces(args) -> int:
         # An error of the front end may come after it has given some of the prompts to the engine, and one that is a stream's event has no id. Of a
         # batch the outer tap has the answer only.
         # A beam search is many requests of the front end.
-        is_beam = other is None and any(base.startswith(f"{name[0]}-") and "-beam-" in base for base, _ in known)
+        is_beam = other is None and any(base.startswith(f"{name[0]}-") and "-beam" in base for base, _ in known)
         is_refused = one["outcome"] == "error" or one["endpoint"] == "other" or is_beam
         if other is None or is_refused:
             counted["refused, batches or beam searches" if is_refused else "MISSED behind the front end"] += 1
@@ -139,11 +140,16 @@ def comparable(field: str, record: dict):
 
 
 def is_explained(field: str, one: dict, other: dict) -> bool:
-    """Several choices have one usage. A client that leaves has fewer tokens than the engine has made, and so has the text before a stop string; of tokens without ids the outer tap
+    """Several choices have one usage, and several prompts without ids have none each. Of two likeliest tokens that are as likely a client sees one. A client that leaves has fewer tokens than the engine has made, and so has the text before a stop string; of tokens without ids the outer tap
     counts the events."""
     early = one["outcome"] == "client_gone" or other.get("stop_assumed")
-    if field == "cached_tokens" and one.get("choice"):
+    if field == "cached_tokens" and one.get("choice") is not None:
         return True
+    if field in ("prompt_tokens", "output_tokens") and not one["prompt_tokens"]:
+        return True
+    if field == "logprobs" and one["logprobs"]["top"] < other["logprobs"]["top"]:
+        shown = [seen == known[: len(seen)] for seen, known in zip(comparable(field, one), comparable(field, other))]
+        return all(shown) and len(shown) == len(one["logprobs"]["tokens"])
     if field == "output_tokens" and one.get("stream") and not one.get("output_token_ids"):
         return True
     if field in ("output_tokens", "output_token_ids", "logprobs"):

@@ -9,6 +9,7 @@ use tokio::io::AsyncReadExt;
 use vllm_vcr::{
     play::{Config, Source, Synthetic, TokenizerSource},
     replay::timing::Pacing,
+    text::parsers::{Formats, ReasoningFormat, ToolFormat},
 };
 
 use crate::support::{
@@ -56,7 +57,12 @@ fn reason(case: &str) -> Option<&'static str> {
 }
 
 async fn server() -> Option<Server> {
+    parsing(Formats::default()).await
+}
+
+async fn parsing(parsers: Formats) -> Option<Server> {
     let config = Config {
+        parsers,
         source: Source::Synthetic(Synthetic::Random),
         tokenizer: TokenizerSource::Loaded(tokenizers::qwen3()?),
         served_model_names: vec!["tiny-qwen3".to_owned()],
@@ -104,10 +110,12 @@ async fn ask(server: &Server, golden: &Value) -> Answer {
 #[tokio::test]
 async fn mistakes_have_the_engines_error_bodies() {
     let Some(server) = server().await else { return };
+    let parsers = Formats { reasoning: Some(ReasoningFormat::Qwen3), tools: Some(ToolFormat::Hermes) };
+    let Some(parsing) = parsing(parsers).await else { return };
     let (mut complaints, mut same) = (Vec::new(), 0);
     for golden in goldens("validation") {
         let case = golden["case"].as_str().unwrap();
-        let answer = ask(&server, &golden).await;
+        let answer = ask(if golden["parsers"] == true { &parsing } else { &server }, &golden).await;
         let expected = golden.get("answer").map(Value::to_string);
         let is_same = golden["status"] == answer.status && expected.is_none_or(|body| body == answer.text());
         match (is_same, reason(case)) {

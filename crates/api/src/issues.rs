@@ -15,6 +15,10 @@ const REPORTED: usize = 10;
 const INPUT_CHARS: usize = 200;
 const ISSUE_CHARS: usize = 1000;
 
+/// Bytes of a value that pydantic shows of it, from either end.
+const SHOWN: usize = 50;
+const HELP: &str = "For further information visit https://errors.pydantic.dev/2.14/v";
+
 /// Path of a value.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Loc<'a> {
@@ -189,16 +193,28 @@ pub(super) struct Issues {
     first: Vec<Issue>,
     count: usize,
     reported: usize,
+    /// The class whose own error is reported; `None` where it is the framework's.
+    class: Option<&'static str>,
 }
 
 impl Issues {
     pub(super) fn new() -> Self {
-        Self { first: Vec::new(), count: 0, reported: REPORTED }
+        Self { first: Vec::new(), count: 0, reported: REPORTED, class: None }
+    }
+
+    /// Issues that the engine finds itself when it makes a chat of another request: in the words of pydantic's own texts, all of them.
+    pub(super) fn of_chat() -> Self {
+        Self { reported: usize::MAX, class: Some("ChatCompletionRequest"), ..Self::new() }
+    }
+
+    /// Returns whether they are not the framework's.
+    pub(super) fn are_of_class(&self) -> bool {
+        self.class.is_some()
     }
 
     /// Issues of which only their number is asked for.
     pub(super) fn uncollected() -> Self {
-        Self { first: Vec::new(), count: 0, reported: 0 }
+        Self { reported: 0, ..Self::new() }
     }
 
     /// The engine's answer to one fault.
@@ -217,24 +233,37 @@ impl Issues {
     }
 
     pub(super) fn push(&mut self, loc: &Loc<'_>, fault: FieldFault<'_>, input: &Value) {
-        self.push_as(loc, fault, || summary(input));
+        self.push_as(loc, fault, || summary(input), || input.clone());
     }
 
-    /// Adds a field that is not there, of an object of so many keys.
-    pub(super) fn push_missing(&mut self, loc: &Loc<'_>, keys: Option<usize>) {
-        self.push_as(loc, FieldFault::MISSING, || keys.map_or_else(|| "None".to_owned(), dictionary_summary));
+    /// Adds a field that is not there, of an object in which the engine counts so many keys.
+    pub(super) fn push_missing(&mut self, loc: &Loc<'_>, object: &Map<String, Value>, keys: Option<usize>) {
+        let summary = || keys.map_or_else(|| "None".to_owned(), dictionary_summary);
+        self.push_as(loc, FieldFault::MISSING, summary, || Value::Object(object.clone()));
     }
 
     /// Adds a condition on an object that it breaks.
     pub(super) fn push_broken(&mut self, loc: &Loc<'_>, message: &str, object: &Map<String, Value>) {
-        self.push_as(loc, FieldFault::Broken(message), || dictionary_summary(object.len()));
+        let whole = || Value::Object(object.clone());
+        self.push_as(loc, FieldFault::Broken(message), || dictionary_summary(object.len()), whole);
     }
 
-    fn push_as(&mut self, loc: &Loc<'_>, fault: FieldFault<'_>, input: impl FnOnce() -> String) {
+    fn push_as(
+        &mut self,
+        loc: &Loc<'_>,
+        defect: FieldFault<'_>,
+        input: impl FnOnce() -> String,
+        whole: impl FnOnce() -> Value,
+    ) {
         self.count += 1;
         if self.first.len() < self.reported {
             let loc = loc.to_string();
-            let (kind, message, context) = fault.words();
+            let (kind, message, context) = defect.words();
+            if self.class.is_some() {
+                let path = loc.strip_prefix("body.").unwrap_or(&loc);
+                self.first.push(Issue { shown: fault(path, kind, &message, &whole()), loc });
+                return;
+            }
             let [kind, at, message, input] = [kind, &loc, &message, &input()].map(python::repr);
             let context = context.map(|context| format!(", 'ctx': {{{context}}}")).unwrap_or_default();
             let shown = format!("{{'type': {kind}, 'loc': {at}, 'msg': {message}, 'input': {input}{context}}}");
@@ -254,6 +283,10 @@ impl Issues {
 
     /// The engine's answer to them.
     pub(super) fn error(&self) -> ApiError {
+        if let Some(class) = self.class {
+            let shown: Vec<String> = self.first.iter().map(|issue| issue.shown.clone()).collect();
+            return invalid(class, &shown);
+        }
         let label = if self.count == 1 { "error" } else { "errors" };
         let mut message = format!("{} validation {label}:", self.count);
         for issue in &self.first {
@@ -265,6 +298,29 @@ impl Issues {
         }
         ApiError::framework(message, self.first.first().map(|issue| issue.loc.clone()))
     }
+}
+
+/// pydantic's text about an instance of a class.
+pub(super) fn invalid(class: &str, faults: &[String]) -> ApiError {
+    let label = if faults.len() == 1 { "error" } else { "errors" };
+    ApiError::bad_request(format!("{} validation {label} for {class}\n{}", faults.len(), faults.join("\n")))
+}
+
+/// One of pydantic's errors as its texts list them.
+pub(super) fn fault(path: &str, kind: &str, message: &str, value: &Value) -> String {
+    let (shown, class) = (shown(value), python::class(value));
+    format!("{path}\n  {message} [type={kind}, input_value={shown}, input_type={class}]\n    {HELP}/{kind}")
+}
+
+/// A value as pydantic shows it: cut in the middle, at whole characters.
+fn shown(value: &Value) -> String {
+    let text = python::literal(value);
+    if text.len() <= SHOWN {
+        return text;
+    }
+    let start = text.get(..text.floor_char_boundary(SHOWN / 2)).unwrap_or_default();
+    let end = text.get(text.ceil_char_boundary(text.len() - (SHOWN / 2 - 1))..).unwrap_or_default();
+    format!("{start}...{end}")
 }
 
 /// A value as an issue shows it.
@@ -284,5 +340,19 @@ fn shortened(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}...[truncated]", text.get(..end).unwrap_or_default()),
         None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_long_value_is_cut_in_the_middle() {
+        let value = json!({"type": "text", "something": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"});
+        assert_eq!(shown(&value), "{'type': 'text', 'somethi...aaaaaaaaaaaaaaaaaaaaaa'}");
+        assert_eq!(shown(&json!({"type": "zzz"})), "{'type': 'zzz'}");
     }
 }

@@ -43,6 +43,16 @@ pub enum Spelling {
     Id,
     /// As a number, with its rank, in a chat's form: of tokens in and out.
     Number,
+    /// As its text, in a chat's form, and shown among its alternatives in any case: of tokens in and text out.
+    TextOut,
+}
+
+impl Spelling {
+    /// Returns whether it is one of tokens that came in, whose answers have a chat's form.
+    #[must_use]
+    pub fn is_of_tokens_in(self) -> bool {
+        matches!(self, Self::Number | Self::TextOut)
+    }
 }
 
 impl LogprobsOptions {
@@ -102,7 +112,7 @@ pub struct CandidateToken {
 impl CandidateToken {
     fn spelled(&self, spelling: Spelling) -> Cow<'_, str> {
         match spelling {
-            Spelling::Text => Cow::Borrowed(&self.text),
+            Spelling::Text | Spelling::TextOut => Cow::Borrowed(&self.text),
             Spelling::Id | Spelling::Number => Cow::Owned(format!("token_id:{}", self.id)),
         }
     }
@@ -143,7 +153,8 @@ fn put_chat_position(out: &mut String, position: &Position, requested: &Logprobs
     let value = taken.map_or(LEAST, CandidateToken::value);
     put_token(out, (&token, value), position.text.as_bytes(), digits);
     out.push_str(",\"top_logprobs\":[");
-    for (at, scored) in position.scored.iter().take(shown_count(requested, 0)).enumerate() {
+    let least = usize::from(requested.spelling == Spelling::TextOut);
+    for (at, scored) in position.scored.iter().take(shown_count(requested, 0).max(least)).enumerate() {
         put_comma(out, at);
         let token = scored.spelled(requested.spelling);
         put_token(out, (&token, scored.value()), token.as_bytes(), digits);
@@ -226,7 +237,7 @@ fn put_completion_positions(
         let at = offsets.len();
         [&mut *offsets, logprobs, tokens, top].into_iter().for_each(|list| put_comma(list, at));
         let token = match requested.spelling {
-            Spelling::Text => Cow::Borrowed(position.text.as_str()),
+            Spelling::Text | Spelling::TextOut => Cow::Borrowed(position.text.as_str()),
             Spelling::Id | Spelling::Number => Cow::Owned(format!("token_id:{}", position.id)),
         };
         offsets.push_str(&end.to_string());

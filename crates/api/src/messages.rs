@@ -11,8 +11,7 @@ use serde_json::{Map, Value};
 
 use super::{
     error::ApiError,
-    issues::{FieldFault, Issues, Loc},
-    python,
+    issues::{FieldFault, Issues, Loc, fault, invalid},
     schema::{
         self, Field, Kind,
         Need::{Nullable, Optional, Present, Required},
@@ -21,7 +20,8 @@ use super::{
 };
 
 /// `messages`: kinds in the order in which the engine tries them.
-pub(super) const MESSAGES: Kind = Kind::List(&Kind::AnyNamed(&[
+pub(super) const MESSAGES: Kind = Kind::List(&MESSAGE);
+pub(super) const MESSAGE: Kind = Kind::AnyNamed(&[
     ("ChatCompletionDeveloperMessageParam", Kind::TypedDict(&DEVELOPER)),
     ("ChatCompletionSystemMessageParam", Kind::TypedDict(&SYSTEM)),
     ("ChatCompletionUserMessageParam", Kind::TypedDict(&USER)),
@@ -30,7 +30,7 @@ pub(super) const MESSAGES: Kind = Kind::List(&Kind::AnyNamed(&[
     ("ChatCompletionFunctionMessageParam", Kind::TypedDict(&FUNCTION)),
     ("CustomChatCompletionMessageParam", Kind::TypedDict(&CUSTOM)),
     ("Message", Kind::Object(&HARMONY)),
-]));
+]);
 
 const CONTENT: Kind = Kind::AnyOf(&[Kind::Text, Kind::Iterable]);
 
@@ -111,10 +111,6 @@ const LATE_CALL: Kind = Kind::AnyNamed(&[
     ),
 ]);
 const CUSTOM_CALLED: Object = object(&[Field("input", Kind::Text, Required), Field("name", Kind::Text, Required)]);
-
-/// Characters of a value that pydantic shows of it, from either end.
-const SHOWN: usize = 50;
-const HELP: &str = "For further information visit https://errors.pydantic.dev/2.14/v";
 
 /// A kind of content part: the name of its class and its fields, in their order.
 #[derive(Debug)]
@@ -206,8 +202,8 @@ const STRICT: &[&Object] = &[
     &object(&[Field("thinking", Kind::Text, Required), Field("type", Kind::OneOf(&["thinking"]), Optional)]),
 ];
 
-/// Reports faults of parts and tool calls that are read late, in a body whose messages fit.
-pub(super) fn check_late(messages: &[Value]) -> Result<(), ApiError> {
+/// Reports faults of parts and tool calls that are read late, in a body whose messages fit; those of calls as these issues are.
+pub(super) fn check_late(messages: &[Value], issues: fn() -> Issues) -> Result<(), ApiError> {
     messages.iter().filter_map(Value::as_object).try_for_each(|message| {
         // Such a message fits the last kind only, which the engine cannot render.
         if !message.contains_key("role") {
@@ -215,8 +211,11 @@ pub(super) fn check_late(messages: &[Value]) -> Result<(), ApiError> {
         }
         // The kind that reads everything at once takes the message, and would be chosen.
         let is_strict = schema::takes(&CUSTOM, message);
-        check_calls(message, is_strict)?;
-        check_parts(message, is_strict)
+        let issues = issues();
+        // A chat that is made of another request has read no parts.
+        let is_own = !issues.are_of_class();
+        check_calls(message, is_strict, issues)?;
+        if is_own { check_parts(message, is_strict) } else { Ok(()) }
     })
 }
 
@@ -250,11 +249,6 @@ fn check_parts(message: &Map<String, Value>, strict: bool) -> Result<(), ApiErro
         }
     }
     parts.iter().filter_map(Value::as_object).find_map(read_again).unwrap_or(Ok(()))
-}
-
-fn invalid(class: &str, faults: &[String]) -> ApiError {
-    let label = if faults.len() == 1 { "error" } else { "errors" };
-    ApiError::bad_request(format!("{} validation {label} for {class}\n{}", faults.len(), faults.join("\n")))
 }
 
 /// Returns whether a kind of part takes this one for a field that it has.
@@ -308,32 +302,13 @@ fn faults_of(kind: &Kind, value: &Value, path: &str) -> Vec<String> {
     object.fields.iter().flat_map(of_field).collect()
 }
 
-/// One of pydantic's errors as its texts list them.
-pub(super) fn fault(path: &str, kind: &str, message: &str, value: &Value) -> String {
-    let (shown, class) = (shown(value), python::class(value));
-    format!("{path}\n  {message} [type={kind}, input_value={shown}, input_type={class}]\n    {HELP}/{kind}")
-}
-
-/// A value as pydantic shows it: cut in the middle.
-fn shown(value: &Value) -> String {
-    let text = python::literal(value);
-    let count = text.chars().count();
-    if count <= SHOWN {
-        return text;
-    }
-    let start: String = text.chars().take(SHOWN / 2).collect();
-    let end: String = text.chars().skip(count - (SHOWN / 2 - 1)).collect();
-    format!("{start}...{end}")
-}
-
 /// # Errors
 /// The first tool call that is neither a function's nor a custom tool's.
-fn check_calls(message: &Map<String, Value>, strict: bool) -> Result<(), ApiError> {
+pub(super) fn check_calls(message: &Map<String, Value>, strict: bool, mut issues: Issues) -> Result<(), ApiError> {
     if strict || message.get("role").is_none_or(|role| role != "assistant") {
         return Ok(());
     }
     items(message.get("tool_calls")).iter().enumerate().try_for_each(|(at, call)| {
-        let mut issues = Issues::new();
         schema::judge(&LATE_CALL, call, &Loc::BODY.item(at), &mut issues);
         issues.unless_any(())
     })
@@ -346,18 +321,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_value_is_cut_in_the_middle() {
-        let value = json!({"type": "text", "something": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"});
-        assert_eq!(shown(&value), "{'type': 'text', 'somethi...aaaaaaaaaaaaaaaaaaaaaa'}");
-        assert_eq!(shown(&json!({"type": "zzz"})), "{'type': 'zzz'}");
-    }
-
-    #[test]
     fn a_tool_call_is_a_functions_or_a_custom_one() {
         let message = |call: Value| json!({"role": "assistant", "tool_calls": [call]}).as_object().unwrap().clone();
         let fine = json!({"id": "a", "type": "custom", "custom": {"name": "f", "input": "x"}});
-        assert!(check_calls(&message(fine), false).is_ok());
-        let refused = check_calls(&message(json!(5)), false).unwrap_err();
+        assert!(check_calls(&message(fine), false, Issues::new()).is_ok());
+        let refused = check_calls(&message(json!(5)), false, Issues::new()).unwrap_err();
         assert!(refused.message.starts_with("2 validation errors:"), "{}", refused.message);
     }
 }

@@ -136,6 +136,14 @@ pub enum GenerationInput {
 }
 
 impl GenerationInput {
+    fn chats(&self) -> &[ChatPrompt] {
+        match self {
+            Self::Chat(chat) => std::slice::from_ref(chat),
+            Self::Batch(chats) => chats,
+            Self::Completion(_) => &[],
+        }
+    }
+
     /// Returns their number.
     #[must_use]
     pub fn count(&self) -> usize {
@@ -193,6 +201,13 @@ impl GenerationRequest {
         Ok(Self::take(api, map))
     }
 
+    /// Checks a chat that the engine makes of a request for several, when it comes to it.
+    pub(super) fn of_batch(map: Map<String, Value>) -> Result<Self, ApiError> {
+        Self::check_by(Api::Chat, &map, Issues::of_chat())?;
+        check_late(Api::Chat, &map, Issues::of_chat)?;
+        Ok(Self::take(Api::Chat, map))
+    }
+
     /// Checks a body whose fields were found to fit another schema.
     pub(super) fn of_checked(api: Api, map: Map<String, Value>) -> Result<Self, ApiError> {
         rules::check(api, &map)?;
@@ -214,18 +229,21 @@ impl GenerationRequest {
             return Ok(None);
         }
         check_constraint(map)?;
-        check_late(api, map)?;
+        check_late(api, map, Issues::new)?;
         Ok(Some(Self::take(api, map.clone())))
     }
 
     fn check(api: Api, map: &Map<String, Value>) -> Result<(), ApiError> {
         Self::check_fields(api, map)?;
-        check_late(api, map)
+        check_late(api, map, Issues::new)
     }
 
     fn check_fields(api: Api, map: &Map<String, Value>) -> Result<(), ApiError> {
+        Self::check_by(api, map, Issues::new())
+    }
+
+    fn check_by(api: Api, map: &Map<String, Value>, mut issues: Issues) -> Result<(), ApiError> {
         rules::check(api, map)?;
-        let mut issues = Issues::new();
         fields::check(api, map, &Loc::BODY, &mut issues);
         issues.unless_any(())?;
         check_constraint(map)
@@ -256,9 +274,7 @@ impl GenerationRequest {
         if !self.takes_any_tools {
             self.tools.check(finds_calls)?;
         }
-        if let GenerationInput::Chat(chat) = &self.prompts {
-            chat.check_template(templates)?;
-        }
+        self.prompts.chats().iter().try_for_each(|chat| chat.check_template(templates))?;
         if let Some((name, count)) = self.max_tokens.filter(|(_, count)| *count > i128::from(max_model_len)) {
             let message = format!(
                 "{name}={count} cannot be greater than max_model_len={max_model_len}. Please request fewer output tokens."
@@ -268,14 +284,16 @@ impl GenerationRequest {
         self.truncation.map_or(Ok(()), |truncation| truncation.check(max_model_len))?;
         self.unserved.check()?;
         match &self.prompts {
-            GenerationInput::Chat(chat) => chat.check_conversation(),
+            GenerationInput::Chat(_) | GenerationInput::Batch(_) => {
+                self.prompts.chats().iter().try_for_each(ChatPrompt::check_conversation)
+            }
             GenerationInput::Completion(prompts) if prompts.is_empty() => {
                 Err(ApiError::bad_request("You must pass at least one prompt"))
             }
             GenerationInput::Completion(_) if self.stream && self.sampling.is_beam_search => {
                 Err(ApiError::bad_request("Streaming is not currently supported with beam search"))
             }
-            GenerationInput::Batch(_) | GenerationInput::Completion(_) => Ok(()),
+            GenerationInput::Completion(_) => Ok(()),
         }
     }
 
@@ -332,9 +350,9 @@ pub(super) fn check_constraint(map: &Map<String, Value>) -> Result<(), ApiError>
     structured::RequestedStructure::own(map).map_or(Ok(()), |requested| requested.check_count())
 }
 
-fn check_late(api: Api, map: &Map<String, Value>) -> Result<(), ApiError> {
+fn check_late(api: Api, map: &Map<String, Value>, issues: fn() -> Issues) -> Result<(), ApiError> {
     match (api, map.get("messages")) {
-        (Api::Chat, Some(Value::Array(messages))) => messages::check_late(messages),
+        (Api::Chat, Some(Value::Array(messages))) => messages::check_late(messages, issues),
         _ => Ok(()),
     }
 }
@@ -367,7 +385,9 @@ fn completion_prompts(prompt: Option<Value>) -> Vec<PromptInput> {
 /// # Errors
 /// A broken rule of the first family whose schema was not what failed, or that no family fits.
 pub fn invocation(body: &[u8]) -> Result<GenerationRequest, ApiError> {
-    let map = json::object(body)?;
+    // The handler reads it itself.
+    let unreadable = |fault| ApiError::framework(format!("JSON decode error: {fault}"), None);
+    let map = json::object(body).map_err(|error| json::read_plainly(body).err().map_or(error, unreadable))?;
     for api in [Api::Chat, Api::Completions] {
         match GenerationRequest::check(api, &map) {
             Err(misfit) if misfit.is_of_framework() => {}

@@ -153,7 +153,7 @@ pub(super) fn check_fields(
     for Field(name, kind, need) in fields {
         match map.get(*name) {
             None if matches!(need, Need::Required | Need::Present) => {
-                issues.push_missing(&loc.field(name), keys);
+                issues.push_missing(&loc.field(name), map, keys);
             }
             None => {}
             Some(Value::Null) if matches!(need, Need::Nullable | Need::Present) => {}
@@ -210,6 +210,7 @@ pub(super) fn judge(kind: &Kind, value: &Value, loc: &Loc<'_>, issues: &mut Issu
         Kind::AnyOf(kinds) => kinds.iter().for_each(|kind| judge(kind, value, loc, issues)),
         Kind::AnyNamed(kinds) if kinds.iter().any(|(_, kind)| fits(kind, value)) => {}
         Kind::AnyNamed(kinds) => kinds.iter().for_each(|(name, kind)| judge(kind, value, &loc.field(name), issues)),
+        Kind::Opaque(kind) if issues.are_of_class() => judge(kind, value, loc, issues),
         Kind::Opaque(kind) => judge(kind, value, &Loc::Opaque(loc), issues),
         Kind::With(kind, condition) => {
             judge(kind, value, loc, issues);

@@ -67,7 +67,7 @@ impl TokenizeRequest {
         };
         if is_chat {
             if let Some(Value::Array(messages)) = map.get("messages") {
-                messages::check_late(messages)?;
+                messages::check_late(messages, Issues::new)?;
             }
             return Ok(Self { input: TokenizeInput::Chat(ChatPrompt::take(&mut map)), ..read });
         }

@@ -20,7 +20,7 @@ pub(in crate::play) struct TokenStep {
     /// The end of the choice, with its last tokens.
     pub(in crate::play) finish: Option<(&'static str, StopReason)>,
     /// True where the last of them only ends the text.
-    pub(in crate::play) hides_last: bool,
+    pub(in crate::play) ends_by_last: bool,
 }
 
 impl AnswerStream {
@@ -48,7 +48,7 @@ impl AnswerStream {
                 ids: Vec::new(),
                 positions: None,
                 finish,
-                hides_last: false,
+                ends_by_last: false,
             });
         };
         let mut step = std::mem::take(&mut self.step);
@@ -58,7 +58,7 @@ impl AnswerStream {
             positions: sequence.logprobs.as_mut().map(|logprobs| logprobs.take(&step.ids)),
             ids: std::mem::take(&mut step.ids),
             finish: step.finish.take(),
-            hides_last: sequence.choice.hid_last_token(),
+            ends_by_last: sequence.choice.ended_by_last_token(),
         });
         self.step = step;
         taken

@@ -80,7 +80,7 @@ impl OutputEnds {
         &self,
         (reason, stop): (&str, &StopReason),
         ids: &mut Vec<u32>,
-        (produced, hides_last): (usize, bool),
+        (produced, ends_by_last): (usize, bool),
     ) -> (WireFinish, Option<u32>) {
         match reason {
             "length" => return (WireFinish::Length, None),
@@ -99,7 +99,7 @@ impl OutputEnds {
         if let Some(last) = last.filter(|last| self.stop_token_ids.contains(last)) {
             return (WireFinish::Stop, Some(last));
         }
-        if hides_last {
+        if ends_by_last {
             return (WireFinish::Stop, None);
         }
         if produced >= self.max_tokens {
@@ -135,9 +135,9 @@ impl RunningRequest {
         let at = steps.last()?.at;
         let mut output = WireOutput { request_id: self.id.clone(), ..WireOutput::default() };
         let is_first = self.produced == 0;
-        let (mut positions, mut finish, mut hides) = (Vec::new(), None, false);
-        for TokenStep { ids, positions: scored, finish: end, hides_last, .. } in steps {
-            hides |= hides_last;
+        let (mut positions, mut finish, mut by_last) = (Vec::new(), None, false);
+        for TokenStep { ids, positions: scored, finish: end, ends_by_last, .. } in steps {
+            by_last |= ends_by_last;
             output.new_token_ids.extend(ids);
             positions.extend(scored.into_iter().flatten());
             finish = finish.or(end);
@@ -145,7 +145,7 @@ impl RunningRequest {
         self.produced += output.new_token_ids.len();
         if let Some((reason, stop)) = finish {
             let (finish, stop_reason) =
-                self.ends.wire((reason, &stop), &mut output.new_token_ids, (self.produced, hides));
+                self.ends.wire((reason, &stop), &mut output.new_token_ids, (self.produced, by_last));
             (output.finish_reason, output.stop_reason) = (Some(finish), stop_reason);
             output.kv_transfer_params = self.answer.kept().and_then(|params| kept_as_value(&params));
         }

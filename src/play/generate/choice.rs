@@ -106,7 +106,7 @@ pub(in crate::play) struct OpenChoice {
     produced: usize,
     finished: bool,
     /// True where the last token only ended the text.
-    hid_last: bool,
+    ended_by_token: bool,
     /// Bytes of the text to come that are left out.
     skipped: usize,
 }
@@ -119,7 +119,17 @@ impl OpenChoice {
         output: OutputText,
     ) -> Self {
         let next = script.schedule.next();
-        Self { script, next, limits, detokenizer, output, produced: 0, finished: false, hid_last: false, skipped: 0 }
+        Self {
+            script,
+            next,
+            limits,
+            detokenizer,
+            output,
+            produced: 0,
+            finished: false,
+            ended_by_token: false,
+            skipped: 0,
+        }
     }
 
     /// Leaves out so many bytes of its text.
@@ -143,9 +153,9 @@ impl OpenChoice {
         each.take(most).collect()
     }
 
-    /// Checks whether its last token only ended the text, and was no part of it.
-    pub(in crate::play) fn hid_last_token(&self) -> bool {
-        self.hid_last
+    /// Checks whether its last token only ended the text, whether it is shown or not.
+    pub(in crate::play) fn ended_by_last_token(&self) -> bool {
+        self.ended_by_token
     }
 
     /// Checks whether it was played to its end.
@@ -248,7 +258,8 @@ impl OpenChoice {
             end = Some(ChoiceFinish { hides_last_token: false, ..self.script.finish.clone() });
         }
         let hides_last = end.as_ref().is_some_and(|end| end.hides_last_token);
-        self.hid_last = hides_last;
+        let is_stop = end.as_ref().is_some_and(|end| end.reason == "stop");
+        self.ended_by_token = is_stop && self.script.finish.hides_last_token && self.produced >= self.script.ids.len();
         *finish = end.map(|end| (end.reason, end.stop_reason));
         if !self.output.looks() {
             self.put_text(ids, hides_last, text);

@@ -15,8 +15,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
     api::{
-        Api, CandidateToken, Digits, GenerationRequest, LogprobsOptions, Position, Spelling, WholeLogprobs,
-        chat_logprobs, completion_logprobs, prompt_logprobs as prompt_json,
+        Api, CandidateToken, Digits, GenerationRequest, LogprobsOptions, Position, WholeLogprobs, chat_logprobs,
+        completion_logprobs, prompt_logprobs as prompt_json,
     },
     play::recorded::logprobs as recorded_logprobs,
     recording::trace::{Logprobs, PromptLogprobs, TokenLogprobs},
@@ -293,9 +293,9 @@ impl SequenceLogprobs {
         std::mem::take(&mut self.kept).finish(self.form())
     }
 
-    /// The family whose form they have: numbers have a chat's.
+    /// The family whose form they have.
     fn form(&self) -> Api {
-        if self.scorer.requested.spelling == Spelling::Number { Api::Chat } else { self.api }
+        if self.scorer.requested.spelling.is_of_tokens_in() { Api::Chat } else { self.api }
     }
 
     fn json(&mut self, positions: &[Position]) -> String {

@@ -40,7 +40,11 @@ pub(in super::super) async fn batch(
     extract::State(state): extract::State<Arc<ServerState>>,
     arrival: Arrival,
 ) -> VariantAnswer {
-    let (started, ()) = start(&state, arrival, |_, body| Ok((batch_request(body)?, ()))).await?;
+    let read = |state: &ServerState, body: &[u8]| {
+        let request = batch_request(body, state.model.parsers.parses(), |model| state.check_model(model))?;
+        Ok((request, ()))
+    };
+    let (started, ()) = start(&state, arrival, read).await?;
     let extra = started.headers.clone();
     let body = batch_body(&started.into_body().await?.text).map_err(|error| ApiError::internal(error.to_string()))?;
     Ok(json(StatusCode::OK, body, extra))

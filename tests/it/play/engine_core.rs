@@ -301,17 +301,25 @@ async fn named_ids_are_scored_and_an_end_that_is_ignored_is_still_the_end() {
     let ids = play_server::tokenizer().encode("Hi.", SpecialTokens::Skip).unwrap();
     let hidden = [ids.as_slice(), &play_server::tokenizer().eos_ids()[..1]].concat();
     let record = play_server::record(&hidden, Duration::ZERO, FinishReason::Stop);
-    let config = Config { max_model_len: Some(400), ..play_server::config(&[MatchBy::Next], vec![record]) };
+    let config =
+        Config { max_model_len: Some(400), ..play_server::config(&[MatchBy::Next], vec![record.clone(), record]) };
     let player = Player::load(engine(config)).unwrap();
     let mut behind = Behind::start(&player, "0.32.0").await;
-    let ignoring =
-        vec![("_eos_token_id", MsgpackValue::Nil), ("ignore_eos", true.into()), ("max_tokens", 50_u32.into())];
-    let request = request("cmpl-i-0", &[5], vec![], |fields| fields[3] = MsgpackValue::map(ignoring));
-    behind.send(0, &request).await;
-    let outputs = behind.until_ended(&["cmpl-i-0-0badcafe"]).await;
-    assert_eq!(tokens_of(&outputs, "cmpl-i"), hidden);
-    let last = outputs.last().unwrap();
-    assert_eq!((last.finish_reason, last.stop_reason), (Some(WireFinish::Stop), None));
+    for (name, shows_end) in [("cmpl-i", false), ("cmpl-s", true)] {
+        let ignoring = vec![
+            ("_eos_token_id", MsgpackValue::Nil),
+            ("ignore_eos", true.into()),
+            ("max_tokens", 50_u32.into()),
+            ("include_stop_str_in_output", shows_end.into()),
+        ];
+        let id = format!("{name}-0");
+        let request = request(&id, &[5], vec![], |fields| fields[3] = MsgpackValue::map(ignoring));
+        behind.send(0, &request).await;
+        let outputs = behind.until_ended(&[&format!("{id}-0badcafe")]).await;
+        assert_eq!(tokens_of(&outputs, name), hidden);
+        let last = outputs.last().unwrap();
+        assert_eq!((last.finish_reason, last.stop_reason), (Some(WireFinish::Stop), None));
+    }
 }
 
 #[tokio::test]

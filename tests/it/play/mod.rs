@@ -10,6 +10,7 @@ mod disaggregated;
 mod endpoint_families;
 mod engine_core;
 mod engine_core_bytes;
+mod front_end;
 mod greedy_requests;
 mod http1_connections;
 mod keys_and_cors;

@@ -6,7 +6,11 @@
 //!
 //! The files `parser-*.jsonl` beside it hold other formats, made by `tests/goldens/record-parsers`.
 
-use std::{collections::HashMap, fs};
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -27,6 +31,8 @@ struct Case {
     deltas: Vec<Value>,
     reasoning_tokens: usize,
     full: Value,
+    /// The prompt's ids, where they are not those of all answers.
+    prompt: Option<Vec<u32>>,
     /// Steps after which the answer was cut, its last delta then, and the whole of it.
     #[serde(default)]
     cuts: Vec<(usize, Value, Value)>,
@@ -84,7 +90,16 @@ fn vocabulary() -> Vocabulary {
         "</think>" => Some(151_668),
         other => special.iter().find(|(_, text)| text == other).map(|(id, _)| *id),
     };
-    Vocabulary::new(id_of, &special)
+    let texts = fs::read_to_string(root().join("tests/goldens/vllm-0.32.0/parser-deltas-texts.json")).unwrap();
+    spelled(Vocabulary::new(id_of, &special), &serde_json::from_str(&texts).unwrap())
+}
+
+/// With the texts of tokens, whose bytes are letters of Latin 1.
+fn spelled(vocabulary: Vocabulary, texts: &HashMap<u32, String>) -> Vocabulary {
+    let bytes = |text: &String| text.chars().map(|letter| u8::try_from(u32::from(letter)).unwrap()).collect();
+    let texts: HashMap<u32, Vec<u8>> = texts.iter().map(|(id, text)| (*id, bytes(text))).collect();
+    let text = move |ids: &[u32]| ids.iter().flat_map(|id| texts[id].clone()).collect::<Vec<u8>>();
+    vocabulary.with_texts(move |ids| String::from_utf8_lossy(&text(ids)).into_owned())
 }
 
 fn masked(mut delta: Value) -> Value {
@@ -153,6 +168,8 @@ struct Head {
     special: Vec<(u32, String)>,
     prompt: Vec<u32>,
     functions: Vec<Offered>,
+    /// The bytes of each token, as letters of Latin 1.
+    texts: HashMap<u32, String>,
 }
 
 #[derive(Deserialize)]
@@ -163,7 +180,12 @@ struct Offered {
 
 /// What a stream's deltas are, one by one.
 fn streamed(case: &Case, head: &Head, vocabulary: &Vocabulary, steps: usize) -> (Vec<Value>, usize) {
-    let mut parser = StreamParser::new(head.parsing(case), vocabulary, &head.prompt, CallIds::new(7));
+    let mut parser = StreamParser::new(
+        head.parsing(case),
+        vocabulary,
+        case.prompt.as_ref().unwrap_or(&head.prompt),
+        CallIds::new(7),
+    );
     let mut found = Vec::new();
     for (at, (text, ids)) in case.steps.iter().take(steps).enumerate() {
         let finished = at + 1 == steps;
@@ -173,6 +195,10 @@ fn streamed(case: &Case, head: &Head, vocabulary: &Vocabulary, steps: usize) -> 
 }
 
 impl Head {
+    fn vocabulary(&self) -> Vocabulary {
+        spelled(Vocabulary::new(|token| self.tokens.get(token).copied(), &self.special), &self.texts)
+    }
+
     fn parsing(&self, case: &Case) -> Parsing {
         let function =
             |offered: &Offered| Function { name: offered.name.clone(), parameters: offered.parameters.clone() };
@@ -196,7 +222,7 @@ impl Head {
 
     /// What differs from the engine.
     fn differences(&self, case: &Case) -> Vec<String> {
-        let vocabulary = Vocabulary::new(|token| self.tokens.get(token).copied(), &self.special);
+        let vocabulary = self.vocabulary();
         let about = format!("{:?} {:?} {} {}", case.reasoning, case.tool, case.choice, case.thinking);
         let mut wrong = Vec::new();
         let (found, tokens) = streamed(case, self, &vocabulary, case.steps.len());
@@ -227,7 +253,10 @@ impl Head {
 
 /// Every case of a family's file, at least so many.
 fn family_is_equal(name: &str, least: usize) {
-    let file = root().join(format!("tests/goldens/vllm-0.32.0/parser-{name}.jsonl"));
+    file_is_equal(&root().join(format!("tests/goldens/vllm-0.32.0/parser-{name}.jsonl")), least);
+}
+
+fn file_is_equal(file: &Path, least: usize) {
     let text = fs::read_to_string(file).unwrap();
     let mut lines = text.split('\n').filter(|line| !line.is_empty());
     let head: Head = serde_json::from_str(lines.next().unwrap()).unwrap();
@@ -279,6 +308,17 @@ fn mistral_is_the_engines() {
 #[test]
 fn granite_is_the_engines() {
     family_is_equal("granite", 90);
+}
+
+/// Drawn by `record-parsers`: those that once differed, or all in the directory that `DRAWN_PARSERS` names.
+#[test]
+fn drawn_answers_are_parsed_as_the_engine_does() {
+    let goldens = root().join("tests/goldens/vllm-0.32.0");
+    let directory = std::env::var_os("DRAWN_PARSERS").map_or(goldens, PathBuf::from);
+    let files = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let drawn: Vec<PathBuf> = files.filter(|file| file.to_string_lossy().ends_with("-drawn.jsonl")).collect();
+    assert!(!drawn.is_empty());
+    drawn.iter().for_each(|file| file_is_equal(file, 1));
 }
 
 #[test]

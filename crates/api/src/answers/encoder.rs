@@ -6,7 +6,7 @@
 
 use super::{
     TokenCounts,
-    from_chat::{ChatStep, FromChat, WholeChat},
+    from_chat::{ChatStep, FromChat, RawText, WholeChat},
 };
 use crate::{
     Api, UsageEvents,
@@ -55,6 +55,7 @@ impl Encoder {
             ResponseForm::Own => out.put(self.head.event_size(), |out| self.head.put_role(out, index, opening)),
             ResponseForm::FromChat(to) if index == 0 => {
                 to.start(&self.head.id, &self.head.model, TokenCounts::from(&opening.usage), out);
+                to.take_prompt(RawText { text: opening.prompt_text.unwrap_or_default(), ids: opening.prompt_ids });
             }
             ResponseForm::FromChat(_) | ResponseForm::Tokens(_) => {}
         }
@@ -116,14 +117,33 @@ impl Encoder {
         match &self.form {
             ResponseForm::Own if self.head.api == Api::Chat => chat_body(&self.head, choices, usage, prompt_text),
             ResponseForm::Own => completion_body(&self.head, choices, usage),
-            ResponseForm::FromChat(to) => to.body(&WholeChat {
-                id: &self.head.id,
-                model: &self.head.model,
-                choice: choices.first().map(AnswerChoice::view).unwrap_or_default(),
-                counts: TokenCounts::from(usage),
-                metrics: metrics(usage),
-            }),
+            ResponseForm::FromChat(to) => to.body(&self.whole_chat(choices.first(), usage, prompt_text)),
             ResponseForm::Tokens(to) => to.body(&self.head, choices, usage),
+        }
+    }
+}
+
+impl Encoder {
+    fn whole_chat<'a>(
+        &'a self,
+        choice: Option<&'a AnswerChoice>,
+        usage: &Usage,
+        prompt_text: Option<&'a str>,
+    ) -> WholeChat<'a> {
+        let raw = |choice: &'a AnswerChoice| RawText { text: &choice.text, ids: choice.ids.as_deref() };
+        let logprobs = choice.and_then(|choice| choice.logprobs.as_deref());
+        WholeChat {
+            id: &self.head.id,
+            model: &self.head.model,
+            choice: choice.map(AnswerChoice::view).unwrap_or_default(),
+            counts: TokenCounts::from(usage),
+            metrics: metrics(usage),
+            prompt: RawText {
+                text: prompt_text.unwrap_or_default(),
+                ids: choice.and_then(|choice| choice.prompt_ids.as_deref()),
+            },
+            raw: choice.map(raw).unwrap_or_default(),
+            logprobs: logprobs.map(Into::into),
         }
     }
 }
@@ -138,12 +158,14 @@ fn step<'a>(piece: &'a ChoiceChunk<'_>) -> ChatStep<'a> {
         Some((finish, StopReason::Unnamed | StopReason::Token(_))) => (Some(finish), None),
         None => (None, None),
     };
+    let (raw, logprobs) = (RawText { text: piece.text, ids: piece.ids }, piece.logprobs);
     let Some(delta) = piece.delta else {
-        return ChatStep { content: Some(piece.text), finish, stop, ..ChatStep::default() };
+        return ChatStep { raw, logprobs, content: Some(piece.text), finish, stop, ..ChatStep::default() };
     };
     let content = match &delta.content {
         DeltaContent::Text(text) => Some(text.as_str()),
         DeltaContent::Unset | DeltaContent::Null => None,
     };
-    ChatStep { content, reasoning: delta.reasoning.as_deref(), refusal: None, calls: &delta.calls, finish, stop }
+    let reasoning = delta.reasoning.as_deref();
+    ChatStep { raw, logprobs, content, reasoning, refusal: None, calls: &delta.calls, finish, stop }
 }

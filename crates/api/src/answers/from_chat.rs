@@ -1,6 +1,6 @@
 //! Responses of other families, made from a chat's as the engine makes them: step by step for a stream, or whole.
 
-use std::fmt::Debug;
+use std::{borrow::Cow, fmt::Debug};
 
 use serde_json::Value;
 
@@ -9,9 +9,22 @@ use crate::DONE;
 use net::wire::EventBuffer;
 use text::parsers::CallDelta;
 
+/// Text as the engine has it, and its tokens.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RawText<'a> {
+    /// The text, before anything is taken out of it.
+    pub text: &'a str,
+    /// Its ids, where the request asks for them.
+    pub ids: Option<&'a [u32]>,
+}
+
 /// One step of a chat's only choice.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ChatStep<'a> {
+    /// The step's text, with reasoning and calls in it.
+    pub raw: RawText<'a>,
+    /// Log probabilities of its tokens as JSON in a chat's form, where the request asks for them.
+    pub logprobs: Option<&'a str>,
     /// New text of the answer.
     pub content: Option<&'a str>,
     /// New text of the reasoning.
@@ -39,16 +52,26 @@ pub struct WholeChat<'a> {
     pub counts: TokenCounts,
     /// Its times, where they are sent.
     pub metrics: Option<Value>,
+    /// Its prompt as the model has it.
+    pub prompt: RawText<'a>,
+    /// Its answer as the model wrote it.
+    pub raw: RawText<'a>,
+    /// Log probabilities of that in a chat's form, where the request asks for them.
+    pub logprobs: Option<Cow<'a, str>>,
 }
 
 impl<'a> WholeChat<'a> {
     /// Reads the chat's answer.
     #[must_use]
     pub fn of(chat: &'a Answer) -> Self {
+        let choice = chat.choices().into_iter().next().unwrap_or_default();
         Self {
             id: chat.text("id"),
             model: chat.text("model"),
-            choice: chat.choices().into_iter().next().unwrap_or_default(),
+            prompt: RawText::default(),
+            raw: RawText::default(),
+            logprobs: choice.logprobs.map(|logprobs| logprobs.to_string().into()),
+            choice,
             counts: chat.counts(),
             metrics: chat.fields().get("metrics").filter(|metrics| !metrics.is_null()).cloned(),
         }
@@ -59,6 +82,9 @@ impl<'a> WholeChat<'a> {
 pub trait FromChat: Debug + Send {
     /// Starts a stream, with the counts before its first token.
     fn start(&mut self, id: &str, model: &str, counts: TokenCounts, out: &mut EventBuffer);
+
+    /// Takes the prompt as the model has it, before the first step.
+    fn take_prompt(&mut self, prompt: RawText<'_>);
 
     /// Appends the events that follow from a step.
     fn add(&mut self, step: &ChatStep<'_>, out: &mut EventBuffer);
@@ -125,7 +151,10 @@ impl ChatStream {
     fn add(&mut self, choice: &Value, out: &mut EventBuffer) {
         let delta = &choice["delta"];
         let calls: Vec<CallDelta> = delta["tool_calls"].as_array().into_iter().flatten().map(call).collect();
+        let logprobs = choice.get("logprobs").filter(|logprobs| !logprobs.is_null()).map(Value::to_string);
         let step = ChatStep {
+            raw: RawText::default(),
+            logprobs: logprobs.as_deref(),
             content: delta["content"].as_str(),
             reasoning: delta["reasoning"].as_str(),
             refusal: delta["refusal"].as_str(),

@@ -29,7 +29,7 @@ pub use self::{
     counts::{TokenCounts, usages},
     cut::{Cut, TimedEvent},
     encoder::{Encoder, ResponseForm},
-    from_chat::{ChatStep, ChatStream, FromChat, WholeChat},
+    from_chat::{ChatStep, ChatStream, FromChat, RawText, WholeChat},
     observe::Observation,
     responses::completed,
     view::{CallView, ChoicePart, ChoiceView, added_text, added_text_without_names},

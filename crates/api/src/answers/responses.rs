@@ -49,7 +49,7 @@ struct ResponseEvent<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     item_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    logprobs: Option<[u8; 0]>,
+    logprobs: Option<&'a [Value]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     output_index: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,7 +84,7 @@ impl<'a> TextPlace<'a> {
             kind,
             item_id: Some(self.item_id),
             content_index: (self.words != TextKind::Arguments).then_some(self.part),
-            logprobs: (self.words == TextKind::Text).then_some([]),
+            logprobs: (self.words == TextKind::Text).then_some(&[]),
             ..ResponseEvent::default()
         }
     }
@@ -131,7 +131,14 @@ impl ResponseWriter {
 
     /// Adds to a text.
     pub(crate) fn add(&mut self, place: TextPlace<'_>, text: &str, out: &mut impl EventSink) {
-        self.put_in_item(ResponseEvent { delta: Some(text), ..place.event(place.kinds().0) }, out);
+        self.add_scored(place, text, &[], out);
+    }
+
+    /// Adds to a text, with log probabilities of its tokens where it is that of a message.
+    pub(crate) fn add_scored(&mut self, place: TextPlace<'_>, text: &str, scored: &[Value], out: &mut impl EventSink) {
+        let event = place.event(place.kinds().0);
+        let logprobs = event.logprobs.map(|_| scored);
+        self.put_in_item(ResponseEvent { delta: Some(text), logprobs, ..event }, out);
     }
 
     /// Ends the text of a content part, and the part.

@@ -6,11 +6,11 @@ use serde_json::{Map, Value, json};
 
 use super::{ToolCompletion, signature, stop, usage};
 use crate::answers::{
-    ChatStep, ChoicePart, FromChat, TokenCounts, WholeChat,
+    ChatStep, ChoicePart, FromChat, RawText, TokenCounts, WholeChat,
     messages::{BlockDelta, MessageEnd, MessageWriter},
     words::TextKind,
 };
-use crate::messages::fault;
+use crate::issues::fault;
 use net::wire::EventBuffer;
 use text::parsers::CallDelta;
 
@@ -50,6 +50,8 @@ impl FromChat for MessageEncoder {
         });
         self.writer.start(&message, out);
     }
+
+    fn take_prompt(&mut self, _: RawText<'_>) {}
 
     fn add(&mut self, step: &ChatStep<'_>, out: &mut EventBuffer) {
         if step.finish.is_some() {

@@ -1,11 +1,12 @@
 //! The response object: what it repeats of its request, and its output items.
 
-use serde_json::{Map, Value, json};
+use serde::Deserialize;
+use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{ResponsesRequest, item_id};
 use crate::{
     CacheUse,
-    answers::{ChoicePart, ChoiceView, TokenCounts, WholeChat, words::TextKind},
+    answers::{ChoicePart, ChoiceView, RawText, TokenCounts, WholeChat, words::TextKind},
 };
 
 /// Fields of a response that are not from its request.
@@ -74,6 +75,29 @@ pub(super) struct Spent {
     cache: Option<CacheUse>,
     /// Times, where the chat has them.
     metrics: Option<Value>,
+    /// Prompt and answer as the model has them, where they are sent.
+    pub(super) raw: Option<[RawMessage; 2]>,
+}
+
+/// A prompt or an answer as the model has it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct RawMessage {
+    text: String,
+    ids: Vec<u32>,
+}
+
+impl RawMessage {
+    pub(super) fn add(&mut self, more: RawText<'_>) {
+        self.text.push_str(more.text);
+        self.ids.extend(more.ids.unwrap_or_default());
+    }
+
+    fn json(&self) -> Value {
+        if self.text.is_empty() && self.ids.is_empty() {
+            return Value::Null;
+        }
+        json!([{"message": self.text, "tokens": self.ids, "type": "raw_message_tokens"}])
+    }
 }
 
 impl Spent {
@@ -86,6 +110,7 @@ impl Spent {
             reasoning: counts.reasoning.unwrap_or(0),
             cache: counts.cached.map(|found| CacheUse { found, created: counts.created.unwrap_or(0) }),
             metrics,
+            raw: None,
         }
     }
 }
@@ -112,13 +137,20 @@ pub fn queued_body(request: &ResponsesRequest, head: &ResponseHead) -> String {
 
 /// The body of a whole response, from a whole chat answer.
 pub(super) fn response_body(request: &ResponsesRequest, head: &ResponseHead, chat: &WholeChat<'_>) -> String {
-    let output = items(&head.id, &chat.choice);
-    let spent = Spent::of(chat.counts, chat.metrics.as_ref());
+    let scored = ChatLogprobs::read(request, chat.logprobs.as_deref());
+    let scored = scored.map_or(Value::Null, |logprobs| logprobs.of_message(true).into());
+    let output = items(&head.id, &chat.choice, &scored);
+    let mut spent = Spent::of(chat.counts, chat.metrics.as_ref());
+    if request.sends_raw() {
+        let mut raw = [RawMessage::default(), RawMessage::default()];
+        raw.iter_mut().zip([chat.prompt, chat.raw]).for_each(|(message, text)| message.add(text));
+        spent.raw = Some(raw);
+    }
     response(request, head, Status::of_finish(chat.choice.finish_reason), &output, Some(&spent)).to_string()
 }
 
 /// Without a parser there is one message, whatever is in it.
-fn items(id: &str, choice: &ChoiceView<'_>) -> Vec<Value> {
+fn items(id: &str, choice: &ChoiceView<'_>, scored: &Value) -> Vec<Value> {
     let mut out = Vec::new();
     for part in &choice.parts {
         let place = out.len();
@@ -127,7 +159,7 @@ fn items(id: &str, choice: &ChoiceView<'_>) -> Vec<Value> {
                 out.push(reasoning(&item_id("rs", id, place), thought, None))
             }
             ChoicePart::Words(TextKind::Text, text) => {
-                out.push(message(&item_id("msg", id, place), Some(text_part(text, &Value::Null)), Status::Completed))
+                out.push(message(&item_id("msg", id, place), Some(text_part(text, scored)), Status::Completed))
             }
             ChoicePart::Words(TextKind::Refusal, text) => {
                 out.push(message(&item_id("msg", id, place), Some(refusal_part(text)), Status::Completed))
@@ -143,6 +175,50 @@ fn items(id: &str, choice: &ChoiceView<'_>) -> Vec<Value> {
         out.push(message(&item_id("msg", id, 0), None, Status::Completed));
     }
     out
+}
+
+/// Log probabilities of a chat.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct ChatLogprobs<'a> {
+    #[serde(borrow)]
+    content: Vec<MessageToken<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct MessageToken<'a> {
+    token: String,
+    bytes: Value,
+    /// The number as it is written: a reader of JSON may miss its last digit.
+    #[serde(borrow)]
+    logprob: &'a RawValue,
+    #[serde(borrow)]
+    top_logprobs: Option<Vec<Self>>,
+}
+
+impl<'a> ChatLogprobs<'a> {
+    /// Reads those of a request that wants them.
+    pub(super) fn read(request: &ResponsesRequest, json: Option<&'a str>) -> Option<Self> {
+        json.filter(|_| request.includes_logprobs()).and_then(|json| serde_json::from_str(json).ok())
+    }
+
+    /// Those of a message; events leave the bytes out.
+    pub(super) fn of_message(&self, has_bytes: bool) -> Vec<Value> {
+        self.content.iter().map(|scored| scored.json(has_bytes)).collect()
+    }
+}
+
+impl MessageToken<'_> {
+    fn json(&self, has_bytes: bool) -> Value {
+        let number: f64 = self.logprob.get().parse().unwrap_or_default();
+        let mut token = json!({"token": self.token, "bytes": self.bytes, "logprob": number});
+        if let (Some(top), Some(token)) = (&self.top_logprobs, token.as_object_mut()) {
+            token.insert("top_logprobs".to_owned(), top.iter().map(|scored| scored.json(has_bytes)).collect());
+        }
+        if let (Some(token), false) = (token.as_object_mut(), has_bytes) {
+            token.shift_remove("bytes");
+        }
+        token
+    }
 }
 
 pub(super) fn message(id: &str, part: Option<Value>, status: Status) -> Value {
@@ -187,9 +263,8 @@ pub(super) fn response(
         Status::Filtered => json!({"reason": "content_filter"}),
         Status::Queued | Status::InProgress | Status::Completed => Value::Null,
     };
-    let logprobs = request.given("include").and_then(Value::as_array);
-    let logprobs = logprobs.is_some_and(|include| include.iter().any(|what| what == "message.output_text.logprobs"));
     let (temperature, top_p) = sampled(request, head);
+    let raw = |at: usize| spent.and_then(|spent| Some(spent.raw.as_ref()?.get(at)?.json())).unwrap_or_default();
     let mut response = json!({
         "id": head.id,
         "created_at": head.created_at,
@@ -213,7 +288,7 @@ pub(super) fn response(
         "service_tier": or("service_tier", "auto".into()),
         "status": status.name(),
         "text": text_config(request.given("text")),
-        "top_logprobs": if logprobs { or("top_logprobs", 0.into()) } else { Value::Null },
+        "top_logprobs": if request.includes_logprobs() { or("top_logprobs", 0.into()) } else { Value::Null },
         "truncation": or("truncation", "disabled".into()),
         "usage": spent.map(|spent| usage(spent, spent.cache.unwrap_or(head.cache))),
         "user": given("user"),
@@ -222,8 +297,8 @@ pub(super) fn response(
         "frequency_penalty": request.number("frequency_penalty", 0.0),
         "kv_transfer_params": null,
         "ec_transfer_params": null,
-        "input_messages": null,
-        "output_messages": null,
+        "input_messages": raw(0),
+        "output_messages": raw(1),
     });
     if let Value::Object(fields) = &mut response {
         fields.retain(|name, value| name != "metrics" || !value.is_null());

@@ -111,13 +111,29 @@ impl ResponsesRequest {
     /// # Errors
     /// The engine's error for a chat request that cannot be.
     pub fn rendered(&self, messages: Vec<Value>) -> Result<(GenerationRequest, RenderRequest), ApiError> {
-        let mut body = self.chat_body(messages.clone());
+        let body = self.scored_body(messages.clone());
+        Ok((self.chat_request(messages)?, RenderRequest::of_responses(body)))
+    }
+
+    /// Returns whether log probabilities of the message are to be sent.
+    pub(super) fn includes_logprobs(&self) -> bool {
         let is_logprobs = |part: &Value| part == "message.output_text.logprobs";
-        if self.given("include").and_then(Value::as_array).is_some_and(|parts| parts.iter().any(is_logprobs)) {
+        self.given("include").and_then(Value::as_array).is_some_and(|parts| parts.iter().any(is_logprobs))
+    }
+
+    /// Returns whether the prompt and the answer are to be sent as the model has them.
+    pub(super) fn sends_raw(&self) -> bool {
+        self.is_set("enable_response_messages", false)
+    }
+
+    /// The chat request's body with the log probabilities that are wanted.
+    fn scored_body(&self, messages: Vec<Value>) -> Map<String, Value> {
+        let mut body = self.chat_body(messages);
+        if self.includes_logprobs() {
             body.insert("logprobs".to_owned(), true.into());
             body.extend(self.given("top_logprobs").map(|top| ("top_logprobs".to_owned(), top.clone())));
         }
-        Ok((self.chat_request(messages)?, RenderRequest::of_responses(body)))
+        body
     }
 
     fn chat_request(&self, messages: Vec<Value>) -> Result<GenerationRequest, ApiError> {
@@ -126,7 +142,8 @@ impl ResponsesRequest {
             let message = "Cannot specify both structured_outputs and text.format";
             return Err(ApiError::parameter("structured_outputs", message));
         }
-        let mut request = GenerationRequest::translated(Api::Chat, self.chat_body(messages))?;
+        let mut request = GenerationRequest::translated(Api::Chat, self.scored_body(messages))?;
+        (request.return_token_ids, request.return_prompt_text) = (self.sends_raw(), self.sends_raw());
         request.max_tokens = request.max_tokens.map(|(_, count)| ("max_output_tokens", count));
         request.takes_any_tools = true;
         Ok(request)

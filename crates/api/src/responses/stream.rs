@@ -7,12 +7,13 @@ use serde_json::{Value, json};
 use super::{
     ResponseHead, ResponsesRequest,
     answer::{
-        Spent, Status, function_call, message, pending, reasoning, refusal_part, response, response_body, text_part,
+        ChatLogprobs, RawMessage, Spent, Status, function_call, message, pending, reasoning, refusal_part, response,
+        response_body, text_part,
     },
     item_id,
 };
 use crate::answers::{
-    ChatStep, FromChat, TokenCounts, WholeChat, put,
+    ChatStep, FromChat, RawText, TokenCounts, WholeChat, put,
     responses::{ResponseWriter, TextPlace},
     words::TextKind,
 };
@@ -52,6 +53,7 @@ struct OpenItem {
     item: OutputItem,
     id: String,
     text: String,
+    logprobs: Vec<Value>,
 }
 
 impl OpenItem {
@@ -69,12 +71,17 @@ impl OpenItem {
         }
     }
 
+    /// The log probabilities of its text; null where there are none.
+    fn scored(&self) -> Value {
+        if self.logprobs.is_empty() { Value::Null } else { self.logprobs.clone().into() }
+    }
+
     /// The item with the text so far.
     fn value(&self, status: Status) -> Value {
         match &self.item {
             OutputItem::Message | OutputItem::Refusal => {
                 let part = Some(&self.text).filter(|text| !text.is_empty());
-                message(&self.id, part.and_then(|text| self.part(text, &Value::Null)), status)
+                message(&self.id, part.and_then(|text| self.part(text, &self.scored())), status)
             }
             OutputItem::Reasoning => reasoning(&self.id, &self.text, Some(status)),
             OutputItem::Call { call_id, name, .. } => function_call(&self.id, (call_id, name), &self.text, status),
@@ -92,12 +99,26 @@ pub struct ResponseEncoder {
     output: Vec<Value>,
     finish: Option<String>,
     spent: Spent,
+    /// Prompt and answer as the model has them.
+    raw: [RawMessage; 2],
 }
 
 impl FromChat for ResponseEncoder {
     fn start(&mut self, _: &str, _: &str, _: TokenCounts, _: &mut EventBuffer) {}
 
+    fn take_prompt(&mut self, prompt: RawText<'_>) {
+        if self.request.sends_raw() {
+            let [input, _] = &mut self.raw;
+            input.add(prompt);
+        }
+    }
+
     fn add(&mut self, step: &ChatStep<'_>, out: &mut EventBuffer) {
+        if self.request.sends_raw() {
+            let [_, output] = &mut self.raw;
+            output.add(step.raw);
+        }
+        let logprobs = ChatLogprobs::read(&self.request, step.logprobs).unwrap_or_default();
         if step.finish.is_some() {
             self.finish = step.finish.map(str::to_owned);
         }
@@ -108,7 +129,7 @@ impl FromChat for ResponseEncoder {
         ];
         for (item, text) in texts {
             if let Some(text) = text.filter(|text| !text.is_empty()) {
-                self.put_text(item, text, out);
+                self.put_text(item, (text, &logprobs), out);
             }
         }
         for call in step.calls {
@@ -127,6 +148,7 @@ impl FromChat for ResponseEncoder {
 
     fn end(&mut self, out: &mut EventBuffer) {
         self.close(out);
+        self.spent.raw = self.request.sends_raw().then(|| std::mem::take(&mut self.raw));
         let status = Status::of_finish(self.finish.as_deref());
         let response = response(&self.request, &self.head, status, &self.output, Some(&self.spent));
         self.writer.end(&response, out);
@@ -149,6 +171,7 @@ impl ResponseEncoder {
             output: Vec::new(),
             finish: None,
             spent: Spent::default(),
+            raw: Default::default(),
         }
     }
 
@@ -165,28 +188,30 @@ impl ResponseEncoder {
             self.enter(OutputItem::Call { index: call.index, call_id, name }, out);
         }
         if let Some(arguments) = call.arguments.as_deref().filter(|text| !text.is_empty()) {
-            self.add_text(arguments, out);
+            self.add_text((arguments, &ChatLogprobs::default()), out);
         }
     }
 
-    fn put_text(&mut self, item: OutputItem, text: &str, out: &mut EventBuffer) {
+    fn put_text(&mut self, item: OutputItem, text: (&str, &ChatLogprobs<'_>), out: &mut EventBuffer) {
         if self.open.as_ref().is_none_or(|open| open.item != item) {
             self.enter(item, out);
         }
         self.add_text(text, out);
     }
 
-    fn add_text(&mut self, text: &str, out: &mut EventBuffer) {
+    fn add_text(&mut self, (text, logprobs): (&str, &ChatLogprobs<'_>), out: &mut EventBuffer) {
         if let Some(open) = &mut self.open {
             open.text.push_str(text);
-            self.writer.add(open.place(), text, out);
+            let is_message = open.item == OutputItem::Message;
+            open.logprobs.extend(logprobs.of_message(true).into_iter().filter(|_| is_message));
+            self.writer.add_scored(open.place(), text, &logprobs.of_message(false), out);
         }
     }
 
     fn enter(&mut self, item: OutputItem, out: &mut EventBuffer) {
         self.close(out);
         let id = item_id(item.prefix(), &self.head.id, self.output.len());
-        let open = OpenItem { item, id, text: String::new() };
+        let open = OpenItem { item, id, text: String::new(), logprobs: Vec::new() };
         let mut opened = open.value(Status::InProgress);
         if open.item == OutputItem::Reasoning {
             put(&mut opened, "content", Value::Null);
@@ -201,7 +226,7 @@ impl ResponseEncoder {
     fn close(&mut self, out: &mut EventBuffer) {
         let Some(open) = self.open.take() else { return };
         let whole = open.value(Status::Completed);
-        match open.part(&open.text, &Value::Null) {
+        match open.part(&open.text, &open.scored()) {
             Some(part) => self.writer.close_part(open.place(), &open.text, &part, out),
             None => self.writer.close_call(open.place(), &whole, out),
         }

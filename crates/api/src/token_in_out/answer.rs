@@ -139,9 +139,8 @@ impl TokenEncoder {
             out.put(",\"text\":");
             put_escaped(out, choice.text);
         }
-        // Those of texts are not made.
         out.put(",\"logprobs\":");
-        out.put(choice.logprobs.filter(|_| !self.has_text).unwrap_or("null"));
+        out.put(choice.logprobs.unwrap_or("null"));
         out.put("}");
     }
 }

@@ -167,9 +167,7 @@ impl TokenRequest {
         if params.get("trace_decode_token_ids").is_some_and(|ids| ids.as_array().is_some_and(|ids| !ids.is_empty())) {
             request.vocabulary.replays = true;
         }
-        if !self.has_text() {
-            request.logprobs.spelling = Spelling::Number;
-        }
+        request.logprobs.spelling = if self.has_text() { Spelling::TextOut } else { Spelling::Number };
         Ok(request)
     }
 

@@ -124,6 +124,8 @@ pub(super) fn mistral(vocabulary: &Vocabulary) -> &'static Grammar {
 #[derive(Debug)]
 pub(super) enum ReasoningParser {
     Engine(Box<EngineParser>, &'static Grammar),
+    /// Ids of an answer without reasoning, of which the engine counts those that were some behind another prompt.
+    Closed(&'static Grammar, Vec<u32>),
     Tags(Tags),
     Granite(Granite),
 }
@@ -139,11 +141,13 @@ pub(super) struct ReasoningStep {
 }
 
 impl ReasoningParser {
-    pub(super) fn new(rules: ReasoningRules, vocabulary: &Vocabulary) -> Option<Self> {
+    /// The parser of reasoning that a prompt leaves open, or not.
+    pub(super) fn new(rules: ReasoningRules, vocabulary: &Vocabulary, is_open: bool) -> Option<Self> {
         match rules {
-            ReasoningRules::Engine(grammar) => {
+            ReasoningRules::Engine(grammar) if is_open => {
                 Some(Self::Engine(Box::new(EngineParser::new(grammar, vocabulary, Duty::Reasoning)), grammar))
             }
+            ReasoningRules::Engine(grammar) => Some(Self::Closed(grammar, Vec::new())),
             ReasoningRules::Tags => Some(Self::Tags(Tags::new(vocabulary))),
             ReasoningRules::Granite => Some(Self::Granite(Granite::default())),
             ReasoningRules::Nothing => None,
@@ -172,6 +176,7 @@ impl ReasoningParser {
             }
             Self::Tags(tags) => tags.push(text, ids),
             Self::Granite(granite) => ReasoningStep { delta: granite.push(text), ..ReasoningStep::default() },
+            Self::Closed(..) => ReasoningStep::default(),
         }
     }
 
@@ -179,21 +184,24 @@ impl ReasoningParser {
     pub(super) fn finish(&mut self, made: &mut CallIds) -> Option<Delta> {
         match self {
             Self::Engine(engine, _) => engine.finish(made),
-            Self::Tags(_) | Self::Granite(_) => None,
+            Self::Closed(..) | Self::Tags(_) | Self::Granite(_) => None,
         }
     }
 
-    /// Takes note of ids behind the reasoning; old rules count on.
+    /// Takes note of ids, be they reasoning or not: old rules count on.
     pub(super) fn note(&mut self, ids: &[u32]) {
-        if let Self::Tags(tags) = self {
-            tags.count(ids);
+        match self {
+            Self::Tags(tags) => tags.count(ids),
+            Self::Closed(_, noted) => noted.extend(ids),
+            Self::Engine(..) | Self::Granite(_) => {}
         }
     }
 
     /// Tokens of reasoning up to here.
-    pub(super) fn tokens(&self) -> usize {
+    pub(super) fn tokens(&self, vocabulary: &Vocabulary) -> usize {
         match self {
             Self::Engine(engine, _) => engine.reasoning_tokens(),
+            Self::Closed(grammar, ids) => EngineParser::count(grammar, vocabulary, ids),
             Self::Tags(tags) => tags.tokens,
             Self::Granite(_) => 0,
         }

@@ -37,7 +37,7 @@ impl StreamParser {
         let tools = formats.tools.map(|format| (format, ToolCallParser::new(format, &parsing, vocabulary)));
         Self {
             vocabulary: vocabulary.clone(),
-            reasoning: rules.and_then(|rules| ReasoningParser::new(rules, vocabulary)),
+            reasoning: rules.and_then(|rules| ReasoningParser::new(rules, vocabulary, is_open(rules))),
             is_reasoning: rules.is_some_and(is_open),
             is_engine: formats.is_engine(),
             ids: formats.tools.map_or(ids, |format| ids.of(format)),
@@ -58,7 +58,7 @@ impl StreamParser {
     /// Tokens of reasoning up to here.
     #[must_use]
     pub fn reasoning_tokens(&self) -> usize {
-        self.reasoning.as_ref().map_or(0, ReasoningParser::tokens)
+        self.reasoning.as_ref().map_or(0, |reasoning| reasoning.tokens(&self.vocabulary))
     }
 
     /// The delta of one step, where there is one. The last step ends what is open.

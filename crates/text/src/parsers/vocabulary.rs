@@ -1,5 +1,7 @@
 //! The tokens that mean something to a parser.
 
+use std::{fmt, sync::Arc};
+
 use super::{
     engine::{
         grammar::{Grammar, Mark},
@@ -7,7 +9,7 @@ use super::{
     },
     names::Formats,
 };
-use crate::prompt::Tokenizer;
+use crate::prompt::{SkipSpecial, Tokenizer};
 
 /// The tokens between which DeepSeek's calls stand.
 pub(super) const CALLS_START: &str = "<｜tool▁calls▁begin｜>";
@@ -21,10 +23,35 @@ const DEEPSEEK: [&str; 4] = [CALLS_START, CALLS_END, START, END];
 pub struct Vocabulary {
     tokens: Vec<(u32, String)>,
     special: Vec<(u32, String)>,
+    texts: TokenTexts,
 }
 
-/// Tokens by id, and literals to cut text at.
-pub(super) type MarkTokens = (Vec<(u32, Mark, String)>, Vec<(Mark, String)>);
+/// Marks by their tokens' ids.
+pub(super) type MarkTokens = Vec<(u32, Mark, String)>;
+
+/// Gives the text of tokens.
+type Decode = dyn Fn(&[u32]) -> String + Send + Sync;
+
+/// The texts of tokens, where they are known.
+#[derive(Clone, Default)]
+pub(super) struct TokenTexts(Option<Arc<Decode>>);
+
+impl TokenTexts {
+    pub(super) fn are_known(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The text of these tokens.
+    pub(super) fn of(&self, ids: &[u32]) -> Option<String> {
+        self.0.as_ref().map(|text| text(ids))
+    }
+}
+
+impl fmt::Debug for TokenTexts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TokenTexts").field(&self.are_known()).finish()
+    }
+}
 
 impl Vocabulary {
     /// The tokens of a tokenizer that the parsers of these formats look for, and its special ones.
@@ -33,7 +60,20 @@ impl Vocabulary {
         if formats.into() == Formats::default() {
             return Self::default();
         }
+        let decoder = tokenizer.clone();
         Self::new(|token| tokenizer.token_id(token), &tokenizer.special_tokens())
+            .with_texts(move |ids| decoder.decode(ids, SkipSpecial::Keep).unwrap_or_default())
+    }
+
+    /// The same, with the texts of its tokens.
+    #[must_use]
+    pub fn with_texts(mut self, text: impl Fn(&[u32]) -> String + Send + Sync + 'static) -> Self {
+        self.texts = TokenTexts(Some(Arc::new(text)));
+        self
+    }
+
+    pub(super) fn texts(&self) -> TokenTexts {
+        self.texts.clone()
     }
 
     /// A vocabulary of which only the id of a token is known, and the special tokens.
@@ -48,7 +88,7 @@ impl Vocabulary {
                 tokens.push((id, text.to_owned()));
             }
         }
-        Self { tokens, special: special.to_vec() }
+        Self { tokens, special: special.to_vec(), texts: TokenTexts::default() }
     }
 
     /// The id of a token that some format looks for.
@@ -56,8 +96,8 @@ impl Vocabulary {
         self.tokens.iter().find(|(_, text)| text == token).map(|(id, _)| *id)
     }
 
-    /// Finds the tokens of a grammar's marks.
-    pub(super) fn marks(&self, grammar: &Grammar) -> MarkTokens {
+    /// Finds the tokens of a grammar's marks, and the literals to cut text at.
+    pub(super) fn marks(&self, grammar: &Grammar) -> (MarkTokens, Vec<(Mark, String)>) {
         let by_id = grammar.literals.iter().filter(|literal| literal.by_id);
         let mut ids: Vec<_> =
             by_id.filter_map(|literal| Some((self.id(literal.text)?, literal.mark, literal.text.to_owned()))).collect();

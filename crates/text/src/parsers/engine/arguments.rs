@@ -40,9 +40,12 @@ pub(super) fn members(body: &str, extent: CallProgress, breaks: Breaks) -> Vec<(
     if extent == CallProgress::Partial {
         let mut from = 0;
         while let Some((start, name, inside)) = opening(&others, from) {
-            if !name.is_empty() {
+            // A name of blanks is the last of them until its value ends.
+            let blank = || others.get(..inside.saturating_sub(1))?.chars().next_back().filter(|c| is_space(*c));
+            let name = if name.is_empty() { blank().map(String::from) } else { Some(name.to_owned()) };
+            if let Some(name) = name {
                 let value = others.get(inside..).unwrap_or_default();
-                json::set(&mut members, name.to_owned(), JsonValue::Text(breaks.without(value)));
+                json::set(&mut members, name, JsonValue::Text(breaks.without(value)));
                 break;
             }
             from = start + 1;
@@ -84,7 +87,11 @@ fn closing(text: &str, from: usize) -> Option<(usize, usize)> {
 }
 
 fn spaceless(text: &str) -> &str {
-    text.trim_start_matches(|c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c))
+    text.trim_start_matches(is_space)
+}
+
+fn is_space(c: char) -> bool {
+    c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
 /// As much of an object's JSON as will not change when more comes: up to its last value, and of that one the inside of a

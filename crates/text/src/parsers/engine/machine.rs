@@ -1,10 +1,9 @@
 //! The state machine: text and ids of a step in, events out.
-//!
-//! A mark is found by its token's id, and its place by the text. A mark whose text has not come yet waits for it.
 
 use super::{
     grammar::{Emit, Grammar, Mark, ParserState},
     lexer::{Lexeme, Lexer},
+    scanner::{Piece, Scanner},
 };
 use crate::parsers::vocabulary::Vocabulary;
 
@@ -28,20 +27,20 @@ pub(in crate::parsers) enum Duty {
     Calls,
     /// Calls where nothing reads reasoning: its marks stay text.
     CallsAlone,
+    /// Both, for the number of tokens of reasoning.
+    Counting,
 }
 
 #[derive(Debug)]
 pub(super) struct Machine {
     grammar: &'static Grammar,
     duty: Duty,
-    ids: Vec<(u32, Mark, String)>,
+    scanner: Scanner,
     lexer: Lexer,
     pub(super) state: ParserState,
     calls: usize,
     /// A step had ids: then text does not stand for tokens.
     knows_ids: bool,
-    pending: String,
-    awaited: Vec<u32>,
     pub(super) reasoning_tokens: usize,
     object: HeldObject,
 }
@@ -58,17 +57,18 @@ struct HeldObject {
 impl Machine {
     pub(super) fn new(grammar: &'static Grammar, vocabulary: &Vocabulary, duty: Duty) -> Self {
         let (ids, literals) = vocabulary.marks(grammar);
-        let state = if duty == Duty::Reasoning { grammar.initial } else { ParserState::Content };
+        let state = match duty {
+            Duty::Reasoning | Duty::Counting => grammar.initial,
+            Duty::Calls | Duty::CallsAlone => ParserState::Content,
+        };
         Self {
             grammar,
             duty,
-            ids,
+            scanner: Scanner::new(ids, vocabulary.texts()),
             lexer: Lexer::new(literals),
             state,
             calls: 0,
             knows_ids: false,
-            pending: String::new(),
-            awaited: Vec::new(),
             reasoning_tokens: 0,
             object: HeldObject::default(),
         }
@@ -76,46 +76,16 @@ impl Machine {
 
     pub(super) fn push(&mut self, text: &str, ids: &[u32]) -> Vec<MachineEvent> {
         self.knows_ids |= !ids.is_empty();
+        let pieces = self.scanner.scan(text, ids);
         let mut events = Vec::new();
-        let text = std::mem::take(&mut self.pending) + text;
-        let mut rest = text.as_str();
-        let mut plain = 0;
-        let ids: Vec<u32> = std::mem::take(&mut self.awaited).into_iter().chain(ids.iter().copied()).collect();
-        for (at, id) in ids.iter().enumerate() {
-            let Some((_, mark, spelled)) = self.ids.iter().find(|(known, _, _)| known == id).cloned() else {
-                plain += 1;
-                continue;
-            };
-            let Some((before, after)) = rest.split_once(&spelled) else {
-                if mark != Mark::Drop {
-                    self.pending = rest.to_owned();
-                    self.awaited = ids.get(at..).unwrap_or_default().to_vec();
-                    return events;
-                }
-                plain = 0;
-                continue;
-            };
-            self.text(before, plain, &mut events);
-            let held = self.lexer.flush();
-            self.lexemes(held, &mut events);
-            self.mark(mark, &spelled, &mut events);
-            (rest, plain) = (after, 0);
-        }
-        self.text(rest, plain, &mut events);
+        self.pieces(pieces, &mut events);
         events
     }
 
     pub(super) fn finish(&mut self) -> Vec<MachineEvent> {
         let mut events = Vec::new();
-        let pending = std::mem::take(&mut self.pending);
-        self.text(&pending, 0, &mut events);
-        for id in std::mem::take(&mut self.awaited) {
-            if let Some((_, mark, spelled)) = self.ids.iter().find(|(known, _, _)| *known == id).cloned() {
-                let held = self.lexer.flush();
-                self.lexemes(held, &mut events);
-                self.mark(mark, &spelled, &mut events);
-            }
-        }
+        let pieces = self.scanner.flush();
+        self.pieces(pieces, &mut events);
         let held = self.lexer.flush();
         self.lexemes(held, &mut events);
         self.flush_object(&mut events);
@@ -129,20 +99,28 @@ impl Machine {
         events
     }
 
-    fn text(&mut self, text: &str, tokens: usize, events: &mut Vec<MachineEvent>) {
-        if text.is_empty() {
-            return;
+    fn pieces(&mut self, pieces: Vec<Piece>, events: &mut Vec<MachineEvent>) {
+        for piece in pieces {
+            match piece {
+                Piece::Text(text, tokens) => {
+                    self.reasoning_tokens += if self.state == ParserState::Reasoning { tokens } else { 0 };
+                    let lexemes = self.lexer.push(&text);
+                    self.lexemes(lexemes, events);
+                }
+                Piece::Mark(mark, spelled) => {
+                    let held = self.lexer.flush();
+                    self.lexemes(held, events);
+                    self.mark(mark, &spelled, events);
+                }
+            }
         }
-        self.reasoning_tokens += if self.state == ParserState::Reasoning { tokens } else { 0 };
-        let lexemes = self.lexer.push(text);
-        self.lexemes(lexemes, events);
     }
 
     fn lexemes(&mut self, lexemes: Vec<Lexeme>, events: &mut Vec<MachineEvent>) {
         for lexeme in lexemes {
             match lexeme {
                 Lexeme::Text(text) => self.put(&text, events),
-                Lexeme::Mark(mark, text) if self.knows_ids && self.ids.iter().any(|(_, known, _)| *known == mark) => {
+                Lexeme::Mark(mark, text) if self.knows_ids && self.scanner.has_token(mark) => {
                     self.put(&text, events);
                 }
                 Lexeme::Mark(mark, text) => self.mark(mark, &text, events),

@@ -8,6 +8,7 @@ pub(super) mod grammar;
 pub(super) mod grammars;
 mod lexer;
 mod machine;
+mod scanner;
 mod schema;
 mod slots;
 
@@ -213,6 +214,10 @@ impl EngineParser {
         let bounds: Vec<u32> = grammar.turn_bounds.iter().filter_map(|token| vocabulary.id(token)).collect();
         let start = grammar.literals.iter().find(|literal| literal.mark == Mark::ThinkStart);
         let start = start.and_then(|literal| vocabulary.id(literal.text));
+        // Where nothing marks reasoning, there is none to wait for.
+        if !grammar.reasons() {
+            return true;
+        }
         let last = prompt.iter().rev().find(|id| ends.contains(id) || Some(**id) == start || bounds.contains(id));
         last.is_some_and(|id| ends.contains(id))
     }
@@ -223,20 +228,11 @@ impl EngineParser {
     }
 
     /// Tokens of reasoning in a whole answer.
-    pub(super) fn count(grammar: &Grammar, vocabulary: &Vocabulary, ids: &[u32]) -> usize {
-        let (marks, _) = vocabulary.marks(grammar);
-        let mut state = grammar.initial;
-        let mut count = 0;
-        for id in ids {
-            let Some((_, mark, _)) = marks.iter().find(|(known, _, _)| known == id) else {
-                count += usize::from(state == ParserState::Reasoning);
-                continue;
-            };
-            if let Some((next, _)) = grammar.rule(state, *mark) {
-                state = if next.is_in_call() { ParserState::Content } else { next };
-            }
-        }
-        count
+    pub(super) fn count(grammar: &'static Grammar, vocabulary: &Vocabulary, ids: &[u32]) -> usize {
+        let mut machine = Machine::new(grammar, vocabulary, Duty::Counting);
+        machine.push(&vocabulary.texts().of(ids).unwrap_or_default(), ids);
+        machine.finish();
+        machine.reasoning_tokens
     }
 }
 
