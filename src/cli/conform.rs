@@ -1,9 +1,9 @@
 //! `conform`: its flags, and what was found as a table or JSON.
 
-use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Args, ValueEnum};
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderName, HeaderValue};
 use serde_json::json;
 
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
     conform::{
         ConformCheck, ConformClient, ConformError, ShapeDifference, check_exchanges, check_kv_events, check_metrics,
     },
-    net::upstream::{Authorities, UpstreamOptions, UpstreamUrl},
+    net::upstream::UpstreamUrl,
 };
 
 /// Check whether a server answers in the shapes of a real vLLM.
@@ -132,12 +132,8 @@ fn no_model(args: &ConformArgs, error: ConformError) -> Failure {
 }
 
 fn client(args: &ConformArgs) -> Result<ConformClient, Failure> {
-    let mut headers: HeaderMap = args.header.iter().cloned().collect();
-    if let Some(key) = &args.api_key {
-        headers.insert(header::AUTHORIZATION, gateway::bearer(key)?);
-    }
-    let authorities = args.target_ca.as_deref().map(Authorities::read).transpose().map_err(Failure::input)?;
-    let options = UpstreamOptions { authorities: authorities.map(Arc::new), ..UpstreamOptions::default() };
+    let headers = gateway::headers(&args.header, args.api_key.as_ref())?;
+    let options = gateway::options(args.target_ca.as_deref())?;
     Ok(ConformClient::new(args.target.clone(), &options, headers, args.timeout))
 }
 

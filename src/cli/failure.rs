@@ -42,15 +42,12 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure with its exit code.
-    #[must_use]
-    pub fn new(exit: Exit, error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+    pub(crate) fn new(exit: Exit, error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self { exit, error: error.into(), hint: None }
     }
 
     /// Something that was typed is wrong.
-    #[must_use]
-    pub fn usage(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+    pub(crate) fn usage(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::new(Exit::Usage, error)
     }
 

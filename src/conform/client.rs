@@ -84,8 +84,7 @@ pub struct ConformClient {
 
 impl ConformClient {
     /// A client that sends these headers, and gives an answer up after so long.
-    #[must_use]
-    pub fn new(url: UpstreamUrl, options: &UpstreamOptions, headers: HeaderMap, patience: Duration) -> Self {
+    pub(crate) fn new(url: UpstreamUrl, options: &UpstreamOptions, headers: HeaderMap, patience: Duration) -> Self {
         Self { server: Upstream::new(url, options), headers, patience, models: OnceCell::new() }
     }
 
@@ -115,7 +114,7 @@ impl ConformClient {
     ///
     /// # Errors
     /// As those of [`send`](Self::send).
-    pub async fn models(&self) -> Result<&FetchedResponse, ConformError> {
+    pub(crate) async fn models(&self) -> Result<&FetchedResponse, ConformError> {
         self.models.get_or_try_init(|| self.send("GET", MODELS, None)).await
     }
 

@@ -12,7 +12,6 @@ use serde_json::{Map, Value};
 use super::{http::error, middleware::Middleware};
 use crate::api::ApiError;
 
-/// The engine version that is imitated.
 pub(super) const ENGINE_VERSION: &str = "0.32.0";
 
 /// Whose wire is spoken (`--vllm-version`).
@@ -125,14 +124,12 @@ impl VllmVersion {
     pub const ALL: [Self; 2] = [Self::V0_32, Self::V0_19];
 
     /// The known version whose second number is nearest.
-    #[must_use]
-    pub fn nearest(minor: u32) -> Self {
+    pub(crate) fn nearest(minor: u32) -> Self {
         Self::ALL.into_iter().min_by_key(|version| version.minor().abs_diff(minor)).unwrap_or_default()
     }
 
     /// The second number of the version.
-    #[must_use]
-    pub fn minor(self) -> u32 {
+    pub(crate) fn minor(self) -> u32 {
         match self {
             Self::V0_32 => 32,
             Self::V0_19 => 19,

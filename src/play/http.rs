@@ -56,7 +56,6 @@ pub(super) fn json(status: StatusCode, body: String, extra: HeaderMap) -> Respon
     full(status, Some(JSON), body.into(), extra)
 }
 
-/// A page of any type.
 pub(super) fn page(content_type: &'static str, body: String) -> Response<ResponseBody> {
     full(StatusCode::OK, Some(HeaderValue::from_static(content_type)), body.into(), HeaderMap::new())
 }
@@ -168,7 +167,6 @@ where
     dressed(status, None, Some(content_type), extra, ResponseBody::new(StreamBody::new(frames)))
 }
 
-/// A body of any type.
 pub(super) fn body_of_type(
     status: StatusCode,
     content_type: Option<HeaderValue>,

@@ -41,7 +41,7 @@ impl BehindServer {
     }
 
     /// Replaces the faults; responses in progress keep theirs. With `where prompt=KEY` a fault is for the request with that key alone.
-    pub fn set_faults(&self, faults: Vec<Fault>, seed: u64) {
+    pub(crate) fn set_faults(&self, faults: Vec<Fault>, seed: u64) {
         self.faults.replace(FaultLines { faults, seed });
     }
 

@@ -101,8 +101,7 @@ impl ProveCase {
     }
 
     /// Edits that are not about where writes end.
-    #[must_use]
-    pub fn edits_of_bytes(&self) -> Vec<String> {
+    pub(crate) fn edits_of_bytes(&self) -> Vec<String> {
         let is_cut = |edit: &&String| {
             let name = edit.split([':', ' ']).next().unwrap_or_default();
             ["split", "merge", "drip", "split-at"].contains(&name)
@@ -111,14 +110,12 @@ impl ProveCase {
     }
 
     /// Returns true if something happens at a place of the stream, between its events.
-    #[must_use]
-    pub fn has_places(&self) -> bool {
+    pub(crate) fn has_places(&self) -> bool {
         self.edits.iter().any(|edit| is_placed(edit))
     }
 
     /// Returns true if it ends only when the client gives up: a stall for ever.
-    #[must_use]
-    pub fn stalls(&self) -> bool {
+    pub(crate) fn stalls(&self) -> bool {
         self.edits.iter().any(|edit| edit.starts_with("stall at"))
     }
 
@@ -173,7 +170,6 @@ pub(super) fn failures(streams: &[GroundStream]) -> Vec<ProveCase> {
     cases
 }
 
-/// Streams and the endpoints that have them.
 pub(super) fn pairs(streams: &[GroundStream]) -> impl Iterator<Item = (usize, Endpoint)> {
     let with_numbers = streams.iter().enumerate();
     with_numbers.flat_map(|(number, stream)| stream.by_endpoint.iter().map(move |(endpoint, _)| (number, *endpoint)))
@@ -200,7 +196,6 @@ pub(super) fn finish_of(endpoint: Endpoint, event: &Value) -> Option<String> {
     }
 }
 
-/// An answer made of events.
 #[must_use]
 pub(super) fn answer_of(endpoint: Endpoint, events: &[ReadEvent]) -> Option<Answer> {
     Answer::accumulate(endpoint, &answer_events(events))

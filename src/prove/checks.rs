@@ -23,36 +23,21 @@ use crate::{
 /// Characters of an event that a difference shows.
 const SHOWN: usize = 160;
 
-/// One of the checks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ProveCheck {
-    /// The same events: none lost, doubled or changed, in their order.
-    Stream,
-    /// The same token counts.
-    Usage,
-    /// The same cost by a table of prices.
-    Cost,
-    /// No stream has anything of another one.
-    Isolation,
-    /// An error is no proper end.
-    Error,
-}
-
-impl ProveCheck {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::Stream, Self::Usage, Self::Cost, Self::Isolation, Self::Error];
-
-    /// Its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Stream => "stream",
-            Self::Usage => "usage",
-            Self::Cost => "cost",
-            Self::Isolation => "isolation",
-            Self::Error => "error",
-        }
+base::named! {
+    /// One of the checks.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum ProveCheck {
+        /// The same events: none lost, doubled or changed, in their order.
+        Stream = "stream",
+        /// The same token counts.
+        Usage = "usage",
+        /// The same cost by a table of prices.
+        Cost = "cost",
+        /// No stream has anything of another one.
+        Isolation = "isolation",
+        /// An error is no proper end.
+        Error = "error",
     }
 }
 
@@ -163,8 +148,7 @@ impl CompareRules {
     }
 
     /// Checks a stream that failed on its way: it must not look as if it had ended, and what came before the failure is not changed.
-    #[must_use]
-    pub fn stays_error(
+    pub(crate) fn stays_error(
         &self,
         endpoint: Endpoint,
         truth: TrueStream<'_>,
@@ -201,8 +185,7 @@ impl CompareRules {
     }
 
     /// Checks one of many streams: nothing of the others is in it.
-    #[must_use]
-    pub fn isolated(
+    pub(crate) fn isolated(
         &self,
         endpoint: Endpoint,
         own: &str,

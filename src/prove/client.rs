@@ -72,14 +72,11 @@ impl StreamClient {
     }
 
     /// The same client with another patience.
-    #[must_use]
-    pub fn with_silence(&self, silence: Duration) -> Self {
+    pub(crate) fn with_silence(&self, silence: Duration) -> Self {
         Self { silence, ..self.clone() }
     }
 
-    /// The gateway.
-    #[must_use]
-    pub fn gateway(&self) -> &UpstreamUrl {
+    pub(crate) fn gateway(&self) -> &UpstreamUrl {
         self.gateway.url()
     }
 

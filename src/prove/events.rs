@@ -74,8 +74,7 @@ impl ReadEvent {
     }
 
     /// Returns true if it reports an error.
-    #[must_use]
-    pub fn is_error(&self) -> bool {
+    pub(crate) fn is_error(&self) -> bool {
         let has_error = self.data.get("error").is_some_and(|error| !error.is_null());
         has_error || ["error", "response.failed"].contains(&self.kind())
     }

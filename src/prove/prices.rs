@@ -59,10 +59,7 @@ impl Default for PriceTable {
 
 impl PriceTable {
     /// Reads a JSON file: for each model its prices, in LiteLLM's words.
-    ///
-    /// # Errors
-    /// When it cannot be read or is no table.
-    pub fn read(path: &Path) -> Result<Self, PriceError> {
+    pub(crate) fn read(path: &Path) -> Result<Self, PriceError> {
         let shown = path.display().to_string();
         let text = bounded_read::read_text(path);
         let text = text.map_err(|source| PriceError::Unreadable { path: shown.clone(), source })?;
@@ -75,8 +72,7 @@ impl PriceTable {
     }
 
     /// What an answer of a model costs; `None` where the table has no price for it.
-    #[must_use]
-    pub fn cost(&self, model: &str, counts: &TokenCounts) -> Option<f64> {
+    pub(crate) fn cost(&self, model: &str, counts: &TokenCounts) -> Option<f64> {
         let price = self.0.get(model).or_else(|| self.0.get("*"))?;
         let cached = counts.cached.unwrap_or_default();
         let fresh = counts.prompt.unwrap_or_default().saturating_sub(cached);

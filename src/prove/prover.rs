@@ -89,7 +89,7 @@ impl Prover {
     ///
     /// # Errors
     /// An edit that is no fault.
-    pub async fn isolation(
+    pub(crate) async fn isolation(
         &self,
         count: usize,
         edits: &[String],
@@ -162,15 +162,12 @@ impl Prover {
 }
 
 impl CaseRun {
-    /// The first failure of a check.
-    #[must_use]
-    pub fn failure_of(&self, check: ProveCheck) -> Option<&FailedCheck> {
+    pub(crate) fn failure_of(&self, check: ProveCheck) -> Option<&FailedCheck> {
         self.failed.iter().find(|failed| failed.check == check)
     }
 
     /// Places, in bytes, at which the chunks of what was served end.
-    #[must_use]
-    pub fn chunk_ends(&self) -> Vec<u64> {
+    pub(crate) fn chunk_ends(&self) -> Vec<u64> {
         let mut sent = 0;
         let chunks = self.served.iter().flat_map(|served| &served.chunks);
         let ends = chunks.map(|chunk| {

@@ -12,7 +12,6 @@ use crate::{
     prove::{ReadEvent, ReadEvents, ReceivedEnd, ReceivedStream, answer_events},
 };
 
-/// A response as its form has it.
 #[derive(Debug)]
 pub(super) struct ReadResponse {
     endpoint: Endpoint,
@@ -23,7 +22,6 @@ pub(super) struct ReadResponse {
 }
 
 impl ReadResponse {
-    /// Reads a stream or a body.
     pub(super) fn of(endpoint: Endpoint, body: &Bytes) -> Self {
         if let Ok(value) = serde_json::from_slice::<Value>(body) {
             return Self { endpoint, stream: None, answer: Answer::read(endpoint, value) };

@@ -56,9 +56,7 @@ impl Canary {
         &self.text
     }
 
-    /// The forms that it has.
-    #[must_use]
-    pub fn forms(&self) -> Vec<CanaryForm> {
+    pub(crate) fn forms(&self) -> Vec<CanaryForm> {
         let others = (1..=self.others.len()).map(CanaryForm::Other);
         [CanaryForm::Plain, CanaryForm::Base64].into_iter().chain(others).collect()
     }
@@ -82,8 +80,7 @@ impl Canary {
     }
 
     /// Bytes of the text that so many bytes of a form give away.
-    #[must_use]
-    pub fn bytes_of(&self, form: CanaryForm, shown: usize) -> usize {
+    pub(crate) fn bytes_of(&self, form: CanaryForm, shown: usize) -> usize {
         match form {
             CanaryForm::Base64 => (shown * 6 / 8).min(self.text.len()),
             CanaryForm::Plain | CanaryForm::Other(_) => shown,

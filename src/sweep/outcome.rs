@@ -166,8 +166,7 @@ pub struct SweepReport {
 
 impl SweepReport {
     /// A report without cells yet.
-    #[must_use]
-    pub fn new(allowed: usize, absent: Vec<Endpoint>) -> Self {
+    pub(crate) fn new(allowed: usize, absent: Vec<Endpoint>) -> Self {
         Self {
             allowed,
             rows: Vec::new(),
@@ -232,8 +231,7 @@ impl SweepReport {
     }
 
     /// The cell that stands for a row: the one of which most was seen, or whose response is not valid.
-    #[must_use]
-    pub fn worst(&self, row: &SweepRow) -> Option<&CellOutcome> {
+    pub(crate) fn worst(&self, row: &SweepRow) -> Option<&CellOutcome> {
         let is_of = |outcome: &&CellOutcome| {
             let SweepCell { endpoint, is_stream, field, .. } = outcome.cell;
             (row.endpoint, row.is_stream, row.field) == (endpoint, is_stream, field.name())

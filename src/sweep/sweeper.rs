@@ -77,7 +77,6 @@ pub struct Sweeper {
 #[derive(Debug, Default)]
 struct AnswerNumbers(HashMap<SweepCell, usize>);
 
-/// The cell by which an answer is known.
 fn answer_key(cell: &SweepCell) -> SweepCell {
     SweepCell { endpoint: Endpoint::Chat, is_stream: true, ..*cell }
 }
@@ -170,7 +169,6 @@ async fn posted(client: StreamClient, path: &'static str, body: Bytes) -> Receiv
     }
 }
 
-/// A request that ran.
 #[derive(Debug)]
 struct SweptRequest {
     received: ReceivedStream,

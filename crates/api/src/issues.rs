@@ -174,7 +174,6 @@ fn alternatives(words: &[&str]) -> String {
     }
 }
 
-/// An issue that is reported.
 #[derive(Debug)]
 struct Issue {
     loc: String,
@@ -267,7 +266,6 @@ impl Issues {
     }
 }
 
-/// A value as an issue shows it.
 fn summary(value: &Value) -> String {
     match value {
         Value::Array(items) => format!("<list of {} items>", items.len()),

@@ -2,7 +2,6 @@
 
 use base::stats::Durations;
 
-/// One statistic.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Statistic {
     Mean,
@@ -26,7 +25,6 @@ pub(crate) enum Distribution {
 }
 
 impl Distribution {
-    /// A distribution of values that interpolates.
     pub(crate) fn of(values: impl Iterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.collect();
         values.sort_by(f64::total_cmp);

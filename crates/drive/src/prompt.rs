@@ -48,11 +48,9 @@ pub struct Prompts {
 /// Which request of a run one is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
-    /// Its index in the workload.
     pub(crate) index: usize,
     /// Its session's place in the plan.
     pub(crate) chain: usize,
-    /// Its place in the session.
     pub(crate) turn: usize,
 }
 

@@ -223,7 +223,6 @@ pub async fn drive(
     Ok(Driven { lag, start, cpu_share, cpu, took, clock_step, stopped: was_stopped, sent, history, recorder })
 }
 
-/// Returns when the run starts.
 fn start(at: Option<SystemTime>) -> Result<Instant, DriveError> {
     let Some(at) = at else { return Ok(Instant::now() + LEAD) };
     let wait = at.duration_since(SystemTime::now()).map_err(|over| DriveError::StartIsOver(over.duration()))?;
@@ -319,7 +318,6 @@ impl Began {
     }
 }
 
-/// Processor time of a run.
 struct ProcessorSpent {
     cpu: Duration,
     took: Duration,

@@ -4,7 +4,6 @@ use serde::Serialize;
 
 use crate::{results::Sample, rung::Window};
 
-/// The most points.
 const MOST_POINTS: f64 = 3600.0;
 
 /// The client in one part of a run.

@@ -235,8 +235,7 @@ impl WorkloadRequest {
     }
 
     /// Returns the number of tokens after which its client left when it was recorded.
-    #[must_use]
-    pub fn leaves_after(&self) -> Option<u32> {
+    pub(crate) fn leaves_after(&self) -> Option<u32> {
         (self.record.outcome == Some(Outcome::ClientGone)).then_some(self.record.output_tokens)
     }
 }

@@ -43,7 +43,6 @@ pub struct RecordedTimings {
 struct TimedRequest {
     recorded: RecordedTimes,
     arrival: Duration,
-    /// What waiting has added.
     added: Duration,
     /// Tokens that were sampled.
     sampled: usize,

@@ -200,7 +200,6 @@ fn place(kind: Option<&str>, at: Option<&str>) -> Result<FaultPlace, FaultSyntax
     }
 }
 
-/// Splits a line into words.
 fn words(line: &str) -> Result<Vec<String>, FaultSyntaxError> {
     let (mut words, mut word, mut is_quoted) = (Vec::new(), None::<String>, false);
     let mut letters = line.chars();
@@ -266,7 +265,6 @@ impl FaultArguments {
         read(&value).map(Some).map_err(|why| FaultSyntaxError(format!("{}:{name}={value}: {why}", self.kind)))
     }
 
-    /// A duration.
     pub(crate) fn duration(&mut self, name: &str, is_first: bool) -> Result<Option<Duration>, FaultSyntaxError> {
         self.parsed((name, is_first), |value| parse_duration(value).map_err(|error| error.to_string()))
     }
@@ -291,14 +289,12 @@ impl FaultArguments {
         Ok(numbers)
     }
 
-    /// A number with a sign.
     pub(crate) fn signed(&mut self, name: &str, is_first: bool) -> Result<Option<i64>, FaultSyntaxError> {
         self.parsed((name, is_first), |value| {
             value.parse().map_err(|_| "a whole number is needed, such as -3".to_owned())
         })
     }
 
-    /// One of these words.
     pub(crate) fn word(
         &mut self,
         name: &str,
@@ -310,7 +306,6 @@ impl FaultArguments {
         })
     }
 
-    /// A text.
     pub(crate) fn text(&mut self, name: &str, is_first: bool) -> Option<String> {
         self.take(name, is_first)
     }

@@ -54,7 +54,6 @@ pub struct QuotaRefusal {
     pub headers: HeaderMap,
 }
 
-/// Accounts of a quota.
 #[derive(Debug, Default)]
 pub(crate) struct QuotaBook {
     accounts: Lock<HashMap<u64, QuotaAccount>>,

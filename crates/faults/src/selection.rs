@@ -88,7 +88,6 @@ pub struct FaultSelection {
     pub is_of_record: bool,
 }
 
-/// Names of the conditions.
 pub(crate) const CONDITIONS: &str = "rate, model, path, header:NAME, session, key, prompt, turn, record, request, first, nth, per, replica, rank, from and until";
 
 impl FaultSelection {

@@ -87,13 +87,18 @@ fn draw(request: u64, nth: u64, of: u64) -> u64 {
 /// To whom a fault happened.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum HitOf {
-    /// To a request.
-    Request { request: u64, nth: u64 },
+    Request {
+        request: u64,
+        nth: u64,
+    },
     /// To a request that was refused for so long.
-    Refused { request: u64, nth: u64, retry_after: Duration },
+    Refused {
+        request: u64,
+        nth: u64,
+        retry_after: Duration,
+    },
     /// To a batch of KV events.
     Batch(BatchNumber),
-    /// To a replica.
     Replica(u32),
 }
 

@@ -38,8 +38,7 @@ pub enum EventsFault {
 
 impl EventsFault {
     /// Returns true if it happens at one batch, whatever its count.
-    #[must_use]
-    pub fn is_point(self) -> bool {
+    pub(crate) fn is_point(self) -> bool {
         matches!(self, Self::Reset | Self::Restart(_))
     }
 }

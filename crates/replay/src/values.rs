@@ -57,8 +57,7 @@ impl ValuePlan {
     }
 
     /// Whether a placeholder is served as it is, since these values have none for it.
-    #[must_use]
-    pub fn leaves_any(&self, values: &PlaceholderValues) -> bool {
+    pub(crate) fn leaves_any(&self, values: &PlaceholderValues) -> bool {
         self.placeholders.iter().any(|placeholder| !values.has(placeholder))
     }
 }
@@ -99,8 +98,7 @@ impl ValuePlans {
     }
 
     /// Whether later answers have values of the request that a record answers.
-    #[must_use]
-    pub fn is_source(&self, record: RecordKey) -> bool {
+    pub(crate) fn is_source(&self, record: RecordKey) -> bool {
         self.sources.contains(&record)
     }
 }

@@ -57,7 +57,6 @@ pub(super) enum WantedUsage {
     /// As the client asks for it.
     #[default]
     AsRequested,
-    /// At the end.
     AtEnd,
     /// With every event, and at the end.
     Continuous,
@@ -100,7 +99,6 @@ pub(super) struct Amendable<'a> {
 }
 
 impl<'a> Amendable<'a> {
-    /// A body and its fields, which are slices of it.
     pub(super) fn new(body: &Bytes, requested: Option<&'a RequestFields<'a>>) -> Self {
         Self { body: body.clone(), requested }
     }

@@ -115,7 +115,6 @@ impl Assembler {
         self.permutation.as_ref().map_or(id, |permutation| permutation.apply(id))
     }
 
-    /// Adds what is of one choice.
     pub(super) fn add_choice(&self, record: &mut Record, choice: ObservedChoice, trusted: bool, counted: Option<u32>) {
         let ids = choice.ids.filter(|_| trusted);
         record.output_tokens =

@@ -29,7 +29,6 @@ const OUTCOMES: [(Outcome, &str); 6] = [
     (Outcome::Cut, "cut"),
 ];
 
-/// Counters of the tap.
 #[derive(Debug)]
 pub(super) struct TapMetrics {
     pub(super) requests: AtomicU64,
@@ -52,11 +51,9 @@ pub(super) struct TapMetrics {
     pub(super) recorder: RecorderCounts,
 }
 
-/// Counters of one upstream.
 #[derive(Debug, Default)]
 struct UpstreamCounts {
     url: String,
-    /// Requests sent to it.
     sent: AtomicU64,
     /// Requests that it did not answer.
     failed: AtomicU64,
@@ -147,7 +144,6 @@ impl TapMetrics {
         }
     }
 
-    /// Counts an exchange that has ended.
     pub(super) fn ended(&self, observed: &ObservedExchange) {
         for ((exchanges, choices), (outcome, _)) in self.outcomes.iter().zip(&self.choices).zip(OUTCOMES) {
             if Some(outcome) == observed.outcome {

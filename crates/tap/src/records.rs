@@ -27,7 +27,6 @@ use text::prompt::{PromptHashes, SkipSpecial};
 pub(super) struct ExchangeRecords<'a> {
     assembler: &'a Assembler,
     redactor: RecordRedactor<'a>,
-    /// What all records have in common.
     frame: Record,
     /// What the first record has for all of them; taken with it.
     first: Option<First>,
@@ -53,7 +52,6 @@ pub(super) struct ExchangeRecords<'a> {
     pub(super) content_skipped: bool,
 }
 
-/// A record, redacted.
 pub(super) struct SecretlessRecord {
     pub(super) record: Record,
     /// A secret was found in it.
@@ -71,7 +69,6 @@ struct First {
     choices_left_out: u64,
 }
 
-/// A prompt's ids and their hashes.
 struct HashedPrompt {
     ids: Vec<u32>,
     hashes: PromptHashes,
@@ -223,7 +220,6 @@ impl ExchangeRecords<'_> {
         core.complete(record, index, request);
     }
 
-    /// Adds what the first record has for all choices.
     fn add_first(&self, record: &mut Record, first: First) {
         record.error = first.error;
         record.request = first.request;

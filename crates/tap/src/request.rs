@@ -163,7 +163,6 @@ impl<'a> RequestFields<'a> {
         self.echo.is_some() && !is(self.echo, "false")
     }
 
-    /// Returns the prompt of a completion.
     pub(super) fn prompt(&self) -> Option<&'a RawValue> {
         self.prompt
     }
@@ -259,7 +258,6 @@ pub(super) struct RequestFacts {
     pub(super) choices_per_prompt: u32,
     pub(super) params: Map<String, Value>,
     pub(super) logprobs: RequestedLogprobs,
-    /// The request id that the client sent.
     pub(super) client_id: Option<String>,
     /// The path, if the endpoint does not imply it.
     pub(super) path: Option<String>,
@@ -288,7 +286,6 @@ pub(super) struct RequestTarget<'a> {
 }
 
 impl RequestFacts {
-    /// Reads the facts of a request.
     #[must_use]
     pub(super) fn new(
         target: RequestTarget<'_>,

@@ -156,7 +156,6 @@ pub(in crate::cli) fn of_cassettes(
     Ok(ways.iter().flat_map(of_way).collect())
 }
 
-/// The typed ways that have a name.
 fn named(ways: &[Way]) -> Vec<MatchArg> {
     let named = |way: &Way| match way {
         Way::Named(way) => Some(*way),

@@ -77,7 +77,6 @@ pub(super) struct ChartSeries {
     pub(super) pointer: String,
 }
 
-/// A chart.
 #[derive(Debug)]
 pub(super) struct Chart {
     pub(super) title: String,
@@ -137,7 +136,6 @@ impl Chart {
         svg + "</svg>\n"
     }
 
-    /// The series that have values, with these.
     fn drawn(&self, figures: &PageFigures) -> Vec<(&ChartSeries, Vec<(f64, f64)>)> {
         let all = self.series.iter().map(|series| (series, values(figures, &series.pointer)));
         all.filter(|(_, points)| !points.is_empty()).collect()

@@ -125,7 +125,6 @@ impl TokenBuckets {
         self.tokens = wider;
     }
 
-    /// The first and the last bucket with tokens.
     fn ends(&self) -> Option<(u64, u64)> {
         Some((*self.tokens.first_key_value()?.0, *self.tokens.last_key_value()?.0))
     }

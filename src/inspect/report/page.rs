@@ -12,7 +12,6 @@ use super::{
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// Makes the text of a section.
 type Section = fn(&PageFigures) -> String;
 
 /// Sections: their ids, titles and contents.

@@ -114,7 +114,6 @@ impl ScheduleWorkload {
         number(line, prefix);
     }
 
-    /// The id of a request in the workload.
     fn name(&self, id: RequestId) -> &str {
         let arrival = usize::try_from(id).ok().and_then(|at| self.requests.get(at));
         arrival.map_or("", |ScheduledArrival { id, .. }| id)

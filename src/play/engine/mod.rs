@@ -95,7 +95,6 @@ pub(super) struct Engine {
     pub(super) reports: Vec<Arc<StepReports>>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) slowdown: Arc<Slowdown>,
-    /// Times of its steps at its start.
     times: StepTimes,
     /// Those of transfers, where there is a KV connector.
     transfer_times: Option<TransferTimes>,

@@ -48,7 +48,6 @@ pub(super) struct Stepping {
     pub(super) mail: Mail,
     /// Requests before their first step, in the order of their arrival.
     pub(super) delayed: VecDeque<Arrived>,
-    /// Blocks of the cache.
     blocks: u32,
     wake_ups: WakeUps,
     /// Pauses that wait for running requests.
@@ -77,7 +76,6 @@ pub(super) struct Given {
     generated: usize,
 }
 
-/// A request of the scheduler.
 #[derive(Debug)]
 pub(super) struct SteppedRequest {
     pub(super) emissions: Arc<EmissionQueue>,

@@ -29,7 +29,6 @@ pub(super) struct ScriptEvent {
     pub(super) change: ReplicaChange,
 }
 
-/// Change of a replica.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum ReplicaChange {
     /// Connections are cut, and the port refuses new ones.

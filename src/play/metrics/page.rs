@@ -18,7 +18,6 @@ use crate::{
     engine::kv_cache::KvCacheConfig,
 };
 
-/// The page's type.
 pub(in super::super) const CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
 
 /// The type of the page under paths that only start like its own.
@@ -105,7 +104,6 @@ pub(in super::super) fn page(metrics: &Metrics, about: About<'_>) -> String {
     page.into_text()
 }
 
-/// Labels and state of the ranks that have a part.
 fn parts<'a, S>(
     ranks: &[(Labels<'a>, &'a EngineMetrics)],
     part: fn(&EngineMetrics) -> Option<&S>,

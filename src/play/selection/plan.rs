@@ -280,7 +280,6 @@ fn check_thinking(state: &ServerState, request: &GenerationRequest) -> Result<()
     ))
 }
 
-/// The engine's id of the request.
 pub(in crate::play) fn engine_id(api: Api, id: &str) -> String {
     match api {
         Api::Chat => format!("chatcmpl-{id}"),

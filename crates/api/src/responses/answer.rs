@@ -30,7 +30,6 @@ pub struct ResponseHead {
 /// The lowest temperature above zero that the engine samples with.
 const LEAST_TEMPERATURE: f64 = 0.01;
 
-/// Progress of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Status {
     /// Waiting for its turn in the background.
@@ -110,7 +109,6 @@ pub fn queued_body(request: &ResponsesRequest, head: &ResponseHead) -> String {
     response(request, head, Status::Queued, &[], None).to_string()
 }
 
-/// The body of a whole response, from a whole chat answer.
 pub(super) fn response_body(request: &ResponsesRequest, head: &ResponseHead, chat: &WholeChat<'_>) -> String {
     let output = items(&head.id, &chat.choice);
     let spent = Spent::of(chat.counts, chat.metrics.as_ref());

@@ -180,8 +180,7 @@ impl TokenRequest {
     }
 
     /// Returns whether the answer repeats the prompt's ids.
-    #[must_use]
-    pub fn repeats_prompt(&self) -> bool {
+    pub(crate) fn repeats_prompt(&self) -> bool {
         self.body.get("return_token_ids").is_some_and(values::is_set)
     }
 }

@@ -12,7 +12,6 @@ pub struct Histogram {
     /// One more than there are bounds.
     buckets: Vec<AtomicU64>,
     sum: AtomicU64,
-    /// Units of the sum in one.
     units: f64,
 }
 
@@ -59,7 +58,7 @@ impl Histogram {
     }
 
     /// Adds a count so many times.
-    pub fn count_all(&self, count: u32, times: u64) {
+    pub(crate) fn count_all(&self, count: u32, times: u64) {
         self.add(f64::from(count), u64::from(count), times);
     }
 
@@ -72,8 +71,7 @@ impl Histogram {
     }
 
     /// Each bound as Prometheus writes it, with how many values were no larger.
-    #[must_use]
-    pub fn cumulated(&self) -> Vec<(String, f64)> {
+    pub(crate) fn cumulated(&self) -> Vec<(String, f64)> {
         let bounds = self.bounds.iter().map(|bound| number(*bound)).chain(["+Inf".to_owned()]);
         let counts = self.buckets.iter().scan(0, |below, bucket| {
             *below += bucket.load(Relaxed);

@@ -21,7 +21,6 @@ pub use self::lateness::{Lateness, LatenessSummary, StreamClass};
 /// The largest duration of a histogram: 1 hour, in microseconds.
 const LONGEST_MICROS: u64 = 3_600_000_000;
 
-/// The largest count of a histogram.
 const LARGEST_COUNT: u64 = u32::MAX as u64;
 
 /// The smallest value that at least this share of them does not exceed; `None` without any.

@@ -53,7 +53,6 @@ impl BlockPool {
         }
     }
 
-    /// Finds the block cached under a hash.
     pub(super) fn get_cached_block(&self, hash: &BlockHash) -> Option<BlockId> {
         self.cached.get_one_block(hash)
     }
@@ -84,7 +83,6 @@ impl BlockPool {
         Some((block, evicted))
     }
 
-    /// Caches a block that is in use.
     pub(super) fn cache(&mut self, block: BlockId, hash: BlockHash) {
         self.blocks[block as usize].block_hash = Some(hash);
         self.cached.insert(hash, block);

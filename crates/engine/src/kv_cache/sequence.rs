@@ -79,8 +79,7 @@ impl<'a> ExtraKey<'a> {
 
 impl Sequence {
     /// A sequence of a prompt after which `output` will be sampled.
-    #[must_use]
-    pub fn new(prompt: Vec<u32>, output: &[u32]) -> Self {
+    pub(crate) fn new(prompt: Vec<u32>, output: &[u32]) -> Self {
         let num_prompt_tokens = prompt.len();
         let mut tokens = prompt;
         tokens.extend_from_slice(output);
@@ -89,8 +88,7 @@ impl Sequence {
     }
 
     /// A sequence without token ids; what it samples is 0. Its events have no tokens either.
-    #[must_use]
-    pub fn counted(counted: CountedSequence) -> Self {
+    pub(crate) fn counted(counted: CountedSequence) -> Self {
         let CountedSequence { prompt_tokens, output_tokens, block_hashes } = counted;
         let planned_tokens = prompt_tokens + output_tokens;
         let num_prompt_tokens = prompt_tokens;
@@ -116,8 +114,7 @@ impl Sequence {
     }
 
     /// Number of tokens of the prompt.
-    #[must_use]
-    pub fn num_prompt_tokens(&self) -> usize {
+    pub(crate) fn num_prompt_tokens(&self) -> usize {
         self.num_prompt_tokens
     }
 
@@ -128,8 +125,7 @@ impl Sequence {
     }
 
     /// Number of tokens once all are sampled.
-    #[must_use]
-    pub fn planned_tokens(&self) -> usize {
+    pub(crate) fn planned_tokens(&self) -> usize {
         self.planned_tokens
     }
 

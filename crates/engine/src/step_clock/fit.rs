@@ -54,7 +54,6 @@ pub struct StepFit {
     pub errors: (f64, f64),
     /// Factors of steps without prefills, in order.
     decodes: Vec<f64>,
-    /// Of steps with prefills.
     prefills: Vec<f64>,
 }
 

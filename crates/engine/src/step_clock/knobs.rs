@@ -15,37 +15,26 @@ pub struct Spread {
     pub std_dev: Duration,
 }
 
-/// Durations of the parts of a step.
-///
-/// A step with decodes takes the inter-token latency. A step that computes a whole prefill takes the time to the first
-/// token, or the overhead and the time per token where one of these is set; one that computes a part of it, that part of the time. Of
-/// a step with both the longer one counts.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Knobs {
-    /// Time of a prefill, however long the prompt is.
-    pub time_to_first_token: Spread,
-    /// Time of a step that decodes.
-    pub inter_token_latency: Spread,
-    /// Time of a prefill that does not depend on its length.
-    pub prefill_overhead: Duration,
-    /// Time of each token of a prefill; cached tokens take none.
-    pub prefill_time_per_token: Spread,
-    /// How many times longer everything takes with `max_num_seqs` requests than with one; between them it grows evenly.
-    pub time_factor_under_load: f64,
-    /// Requests of a full batch.
-    pub max_num_seqs: u32,
-}
-
-impl Default for Knobs {
-    fn default() -> Self {
-        Self {
-            time_to_first_token: Spread::default(),
-            inter_token_latency: Spread::default(),
-            prefill_overhead: Duration::ZERO,
-            prefill_time_per_token: Spread::default(),
-            time_factor_under_load: 1.0,
-            max_num_seqs: 1,
-        }
+base::with_defaults! {
+    /// Durations of the parts of a step.
+    ///
+    /// A step with decodes takes the inter-token latency. A step that computes a whole prefill takes the time to the first
+    /// token, or the overhead and the time per token where one of these is set; one that computes a part of it, that part of the time. Of
+    /// a step with both the longer one counts.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    pub struct Knobs {
+        /// Time of a prefill, however long the prompt is.
+        pub time_to_first_token: Spread,
+        /// Time of a step that decodes.
+        pub inter_token_latency: Spread,
+        /// Time of a prefill that does not depend on its length.
+        pub prefill_overhead: Duration,
+        /// Time of each token of a prefill; cached tokens take none.
+        pub prefill_time_per_token: Spread,
+        /// How many times longer everything takes with `max_num_seqs` requests than with one; between them it grows evenly.
+        pub time_factor_under_load: f64 = 1.0,
+        /// Requests of a full batch.
+        pub max_num_seqs: u32 = 1,
     }
 }
 

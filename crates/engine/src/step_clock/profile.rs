@@ -37,7 +37,6 @@ pub struct Profile {
     /// Operations per second of one GPU.
     operations: f64,
     gpus: f64,
-    /// Parameters of the model.
     parameters: f64,
     /// Bytes of keys and values of a token.
     kv_bytes: f64,

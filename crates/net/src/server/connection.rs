@@ -205,7 +205,6 @@ where
 /// Response that hyper must not send.
 enum TakenResponse<B> {
     Stream(EventStream<B>),
-    /// Nothing is sent, and the connection ends.
     Nothing(ConnectionEnd),
 }
 
@@ -305,7 +304,6 @@ where
     Ok(None)
 }
 
-/// The future that hyper polls for a response.
 type Responding<B> = Pin<Box<dyn Future<Output = Result<Response<WrittenFirst<B>>, Infallible>> + Send>>;
 
 /// Wraps a service so that streams of events, broken responses and upgrades are put into their slots.

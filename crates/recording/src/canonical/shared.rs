@@ -263,8 +263,7 @@ impl SharedBody {
     }
 
     /// The last message, or the last item of the `input`.
-    #[must_use]
-    pub fn last_message(&self) -> Option<&Value> {
+    pub(crate) fn last_message(&self) -> Option<&Value> {
         let input = || self.get("input").and_then(Value::as_array).and_then(|items| items.last());
         self.messages().map_or_else(input, SharedList::last)
     }

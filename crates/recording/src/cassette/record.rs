@@ -104,30 +104,19 @@ impl RecordedAnswer {
     }
 }
 
-/// Form in which a client repeats a response in its next request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Echo {
-    /// Role, content and calls.
-    #[default]
-    Plain,
-    /// The whole message, reasoning too.
-    Whole,
-    /// Its text only.
-    Text,
-    /// Items without the ids and states that the response gave them.
-    Bare,
-}
-
-impl Echo {
-    /// Its name in a file.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "plain",
-            Self::Whole => "whole",
-            Self::Text => "text",
-            Self::Bare => "bare",
-        }
+base::named! {
+    /// Form in which a client repeats a response in its next request.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub enum Echo {
+        /// Role, content and calls.
+        #[default]
+        Plain = "plain",
+        /// The whole message, reasoning too.
+        Whole = "whole",
+        /// Its text only.
+        Text = "text",
+        /// Items without the ids and states that the response gave them.
+        Bare = "bare",
     }
 }
 

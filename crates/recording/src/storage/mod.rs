@@ -30,7 +30,6 @@ pub const MOST_BYTES: u64 = 9_000 * PART as u64;
 /// Bytes of an upload's part: no store takes smaller ones.
 const PART: usize = 5 << 20;
 
-/// Place of objects.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum StoragePlace {
     S3 { bucket: String },
@@ -141,8 +140,7 @@ impl StoredObject {
     }
 
     /// Returns true if the objects beside it can be listed.
-    #[must_use]
-    pub fn is_listed(&self) -> bool {
+    pub(crate) fn is_listed(&self) -> bool {
         !matches!(self.url.store, StoragePlace::Web { .. } | StoragePlace::Hub { .. })
     }
 

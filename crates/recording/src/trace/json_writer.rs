@@ -20,10 +20,7 @@ pub struct JsonWriter {
 
 impl JsonWriter {
     /// Creates the file, which must not exist; `-` is standard output, not packed.
-    ///
-    /// # Errors
-    /// When the name has another suffix than .jsonl, .json or .gz, or the file exists or cannot be written.
-    pub fn create(path: &Path) -> Result<Self, TraceError> {
+    pub(crate) fn create(path: &Path) -> Result<Self, TraceError> {
         if is_standard(path) {
             let output = TraceOutput::of_pipe(io::stdout());
             return Ok(Self { path: path.to_owned(), output, unit: OutputUnit::of(Packing::Plain) });

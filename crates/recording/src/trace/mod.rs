@@ -70,7 +70,6 @@ pub use record_ref::RecordRef;
 pub use response::{ContentSource, Response, ResponseContent};
 pub(crate) use rules::brief;
 pub use several::{Joined, JoinedTimeline, Sources, zeros};
-pub use source::JsonLines;
 pub use store::Store;
 pub use whole::{LoadedFile, Trace};
 pub use write::TraceWriter;

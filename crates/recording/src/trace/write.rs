@@ -283,10 +283,7 @@ impl TraceWriter {
     }
 
     /// Writes another first line where the file holds no record yet. A pipe keeps the one it has.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
-    pub fn replace_meta(&mut self, meta: &Meta) -> Result<(), TraceError> {
+    pub(crate) fn replace_meta(&mut self, meta: &Meta) -> Result<(), TraceError> {
         meta.clone_into(&mut self.meta);
         if self.records > 0 || self.before.is_uncounted || self.meta_waits {
             return Ok(());

@@ -286,8 +286,7 @@ impl Report {
     }
 
     /// The report without sessions that were ended, reopened or reset.
-    #[must_use]
-    pub fn of_now(self) -> Self {
+    pub(crate) fn of_now(self) -> Self {
         let behind = self.behind.map(|behind| Box::new(behind.of_now()));
         Self { earlier: BTreeMap::new(), behind, ..self }
     }

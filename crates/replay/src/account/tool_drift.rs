@@ -17,7 +17,6 @@ const SHOWN: usize = 20;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ToolDrift(BTreeMap<String, ToolChanges>);
 
-/// Changes of one tool.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct ToolChanges {
     /// Requests in which it had any.

@@ -49,14 +49,12 @@ impl IndexedRecord {
     }
 
     /// Its line in reports.
-    #[must_use]
-    pub fn described(&self) -> String {
+    pub(crate) fn described(&self) -> String {
         format!("{} ({}:{}) {}", self.name(), self.file, self.line, self.record.summary())
     }
 
     /// File and name of its group, where it has one.
-    #[must_use]
-    pub fn grouped(&self) -> Option<(&str, &str)> {
+    pub(crate) fn grouped(&self) -> Option<(&str, &str)> {
         Some((&*self.file, self.group.as_deref()?))
     }
 
@@ -108,12 +106,10 @@ impl RecordIndex {
     }
 
     /// The same, whose misses name the command that records what is missing, where there is one.
-    #[must_use]
-    pub fn recorded_by(self, command: Option<Arc<str>>) -> Self {
+    pub(crate) fn recorded_by(self, command: Option<Arc<str>>) -> Self {
         Self { command, ..self }
     }
 
-    /// The command that records what is missing.
     pub(super) fn command(&self) -> Option<&str> {
         self.command.as_deref()
     }
@@ -214,8 +210,7 @@ impl RecordIndex {
     }
 
     /// Texts without their secrets.
-    #[must_use]
-    pub fn texts_without_secrets(&self, texts: impl Iterator<Item = String>) -> Vec<String> {
+    pub(crate) fn texts_without_secrets(&self, texts: impl Iterator<Item = String>) -> Vec<String> {
         let mut redactor = Redactor::new(&self.secrets);
         let shown = texts.map(|text| {
             redactor.begin_another();
@@ -237,14 +232,11 @@ impl RecordIndex {
     }
 
     /// The records of a key, in order.
-    #[must_use]
-    pub fn of_key(&self, key: CanonicalKey) -> &[usize] {
+    pub(crate) fn of_key(&self, key: CanonicalKey) -> &[usize] {
         self.requests.of_key(key)
     }
 
-    /// The first record of a method.
-    #[must_use]
-    pub fn first_of(&self, method: &str) -> Option<&IndexedRecord> {
+    pub(crate) fn first_of(&self, method: &str) -> Option<&IndexedRecord> {
         self.records.iter().find(|indexed| indexed.record.method == method)
     }
 
@@ -256,14 +248,11 @@ impl RecordIndex {
     }
 
     /// Whether the beginning of a connection was recorded.
-    #[must_use]
-    pub fn has_handshake(&self) -> bool {
+    pub(crate) fn has_handshake(&self) -> bool {
         self.has_method("initialize") || self.has_method("server/discover")
     }
 
-    /// Whether any record has this method.
-    #[must_use]
-    pub fn has_method(&self, method: &str) -> bool {
+    pub(crate) fn has_method(&self, method: &str) -> bool {
         self.requests.has_route(method, &McpCall::path(&self.server))
     }
 

@@ -92,7 +92,7 @@ impl CassettePlayer {
         self.take_faults(&name, own.as_deref().filter(|_| has_own_cassette))?;
         self.hand_over_mcp(&name);
         let state = SessionState { own, has_own_cassette, ..SessionState::default() };
-        let before = self.lock().insert(name.clone(), state);
+        let before = self.sessions.lock().insert(name.clone(), state);
         self.journal().forget(Some(&name));
         before.iter().for_each(|state| self.keep_ended(&name, state));
         self.comparisons.forget(&name);
@@ -104,7 +104,7 @@ impl CassettePlayer {
     /// Ends a session; false where there is none of that name.
     pub(super) fn end_session(&self, name: &str) -> Result<bool, SessionError> {
         self.hand_over_mcp(name);
-        let state = self.lock().remove(name);
+        let state = self.sessions.lock().remove(name);
         self.take_faults(name, None)?;
         // What was compared last is part of the session's report.
         state.iter().filter_map(|state| state.own.as_ref()).for_each(|own| own.finish_comparing());
@@ -126,9 +126,8 @@ impl CassettePlayer {
         ended.and_then(|state| state.own.as_ref()).into_iter().for_each(|own| self.keep_usage(own));
     }
 
-    /// The cassette_players of sessions with cassettes of their own.
     pub(super) fn own_players(&self) -> Vec<Arc<CassettePlayer>> {
-        self.lock().values().filter_map(|state| state.own.clone()).collect()
+        self.sessions.lock().values().filter_map(|state| state.own.clone()).collect()
     }
 
     /// Builds the configuration of a session's player: that of this one, with what the request for the session changes.
@@ -229,7 +228,6 @@ impl CassettePlayer {
         if self.folder() == Path::new("") { Path::new(".") } else { self.folder() }
     }
 
-    /// The folder of the cassettes here.
     fn folder(&self) -> &Path {
         if let Some(folder) = &self.config.sessions_only {
             return folder;
@@ -254,7 +252,6 @@ fn leads_out(path: &Path, folder: &Path) -> bool {
     there.any(|part| part.canonicalize().map_or(true, |real| !real.starts_with(&root)))
 }
 
-/// Returns what a session plays and how it records.
 fn recording(mode: Option<&str>, exists: bool) -> Result<(Mode, Option<WriteMode>), SessionError> {
     Ok(match mode.map(|mode| mode.replace('_', "-")).as_deref() {
         None | Some("none") => (Mode::Replay, None),

@@ -29,22 +29,13 @@ use crate::{
 
 use Effect::{Excludes, Full, Nothing, Rest, Values};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::cli) enum SourceKind {
-    BuiltIn,
-    Trace,
-    Synthetic,
-    Cassette,
-}
-
-impl SourceKind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::BuiltIn => "the built-in trace",
-            Self::Trace => "a trace",
-            Self::Synthetic => "synthetic tokens",
-            Self::Cassette => "a cassette",
-        }
+base::named! {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(in crate::cli) enum SourceKind {
+        BuiltIn = "the built-in trace",
+        Trace = "a trace",
+        Synthetic = "synthetic tokens",
+        Cassette = "a cassette",
     }
 }
 

@@ -40,25 +40,15 @@ const LONGEST: usize = 200;
 const BRIEF_DIFFERENCES: usize = 3;
 const BRIEF: usize = 80;
 
-/// Reason for which no record answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NoRecordReason {
-    NoMatch,
-    Exhausted,
-    NoRecords,
-    Frozen,
-    MatcherFailed,
-}
-
-impl NoRecordReason {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::NoMatch => "no_match",
-            Self::Exhausted => "exhausted",
-            Self::NoRecords => "no_records_for_boundary",
-            Self::Frozen => "frozen",
-            Self::MatcherFailed => "matcher_failed",
-        }
+base::named! {
+    /// Reason for which no record answers.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) enum NoRecordReason {
+        NoMatch = "no_match",
+        Exhausted = "exhausted",
+        NoRecords = "no_records_for_boundary",
+        Frozen = "frozen",
+        MatcherFailed = "matcher_failed",
     }
 }
 
@@ -85,7 +75,8 @@ impl PlayerMiss {
         (number, address): (u64, Option<&str>),
     ) -> Self {
         // The search holds no lock.
-        let served = player.lock().get(&incoming.session).map(|state| state.session.served()).unwrap_or_default();
+        let served =
+            player.sessions.lock().get(&incoming.session).map(|state| state.session.served()).unwrap_or_default();
         let near = match reason {
             NoRecordReason::Exhausted => Vec::new(),
             _ => player.index.closest(&incoming.identity, &served, 3),

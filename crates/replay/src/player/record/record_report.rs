@@ -3,9 +3,10 @@
 use std::{
     collections::{BTreeMap, HashSet},
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
+use base::lock::Lock;
 use xxhash_rust::xxh3::xxh3_64;
 
 use recording::redaction::SeenSecrets;
@@ -95,7 +96,7 @@ const MOST: usize = 1 << 16;
 /// Counts of a recorder so far. A redacted value counts once, as long as no more than [`MOST`] are known; beyond that it counts once for
 /// each record.
 #[derive(Debug, Default)]
-pub(in crate::player) struct RecordCounts(Mutex<CountedReport>);
+pub(in crate::player) struct RecordCounts(Lock<CountedReport>);
 
 #[derive(Debug, Default)]
 struct CountedReport {
@@ -105,14 +106,12 @@ struct CountedReport {
 }
 
 impl RecordCounts {
-    /// Notes a change.
     pub(in crate::player) fn note(&self, change: impl FnOnce(&mut RecordReport)) {
-        change(&mut self.lock().report);
+        change(&mut self.0.lock().report);
     }
 
-    /// Adds the redacted values of a record.
     pub(in crate::player) fn add_redacted(&self, values: &SeenSecrets) {
-        let CountedReport { report, redacted } = &mut *self.lock();
+        let CountedReport { report, redacted } = &mut *self.0.lock();
         for (placeholder, value) in values.values() {
             let hash = (Arc::clone(&placeholder.kind), xxh3_64(value.as_bytes()));
             let is_known = redacted.contains(&hash);
@@ -126,10 +125,6 @@ impl RecordCounts {
     }
 
     pub(in crate::player) fn report(&self) -> RecordReport {
-        self.lock().report.clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, CountedReport> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().report.clone()
     }
 }

@@ -35,7 +35,6 @@ use replay::{
     player::StartedServer,
 };
 
-/// Processes at a time.
 const MOST_PROCESSES: usize = 100;
 
 /// Longest wait for all processes at the end.
