@@ -103,22 +103,21 @@ pub(in crate::cli) fn run(args: ConformArgs) -> Result<ExitCode, Failure> {
 /// The model that is asked, and what was found.
 async fn checks(args: &ConformArgs) -> Result<(String, Vec<ConformCheck>), Failure> {
     let client = client(args)?;
-    let asked = match &args.model {
+    let model = match &args.model {
         Some(model) => model.clone(),
         None => client.model().await.map_err(|error| no_model(args, error))?,
     };
-    let model = asked.as_str();
     let mut checks = Vec::new();
     if args.profile.contains(&ConformProfile::Vllm) {
-        checks.extend(check_exchanges(&client, model).await?);
+        checks.extend(check_exchanges(&client, &model).await?);
     }
     if args.profile.contains(&ConformProfile::Picker) {
-        checks.extend(check_metrics(&client, model).await?);
+        checks.extend(check_metrics(&client, &model).await?);
     }
     if let Some(endpoint) = &args.kv_events {
-        checks.push(check_kv_events(&client, model, endpoint, args.timeout).await?);
+        checks.push(check_kv_events(&client, &model, endpoint, args.timeout).await?);
     }
-    Ok((asked, checks))
+    Ok((model, checks))
 }
 
 /// A server that lists no model may have been named with the path of its API.

@@ -52,13 +52,11 @@ impl Failure {
     }
 
     /// Input data is missing or broken.
-    #[must_use]
     pub(super) fn input(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::new(Exit::BadInput, error)
     }
 
     /// The environment does not allow it.
-    #[must_use]
     pub(super) fn environment(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::new(Exit::Environment, error)
     }

@@ -165,6 +165,7 @@ pub(super) fn summary_with(
     }
 }
 
+#[derive(Default)]
 struct TraceHead {
     path: String,
     meta: Meta,
@@ -193,14 +194,7 @@ impl TraceHead {
             all.bad_lines.first.extend(head.bad_lines.first);
             all
         };
-        let nothing = || Self {
-            path: String::new(),
-            meta: Meta::default(),
-            end: None,
-            warnings: Vec::new(),
-            bad_lines: BadLines::default(),
-        };
-        heads.into_iter().map(named).reduce(join).unwrap_or_else(nothing)
+        heads.into_iter().map(named).reduce(join).unwrap_or_default()
     }
 }
 

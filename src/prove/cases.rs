@@ -182,7 +182,6 @@ fn finish_place(endpoint: Endpoint, events: &[ReadEvent]) -> usize {
 }
 
 /// The reason that an event gives for the end of an answer.
-#[must_use]
 pub(super) fn finish_of(endpoint: Endpoint, event: &Value) -> Option<String> {
     let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
     match endpoint {
@@ -196,7 +195,6 @@ pub(super) fn finish_of(endpoint: Endpoint, event: &Value) -> Option<String> {
     }
 }
 
-#[must_use]
 pub(super) fn answer_of(endpoint: Endpoint, events: &[ReadEvent]) -> Option<Answer> {
     Answer::accumulate(endpoint, &answer_events(events))
 }
@@ -209,7 +207,6 @@ pub(super) struct RandomCuts {
 
 impl RandomCuts {
     /// The same seed gives the same cuts.
-    #[must_use]
     pub(super) fn new(seed: u64) -> Self {
         Self { random: Xoshiro256PlusPlus::seed_from_u64(seed) }
     }
@@ -248,7 +245,6 @@ fn edited(bytes: &Bytes, edits: &[&str]) -> Vec<u8> {
 }
 
 /// Places at which readers break: within characters, ends of lines, names of fields and escapes.
-#[must_use]
 pub(super) fn delicate_places(bytes: &[u8]) -> Vec<usize> {
     let pairs = bytes.windows(2).enumerate().filter(|(_, pair)| match pair {
         [before, after] => {

@@ -201,7 +201,6 @@ impl CompareRules {
 }
 
 /// Returns true for a stream that was cut off without an error: what a client takes for a short answer.
-#[must_use]
 pub(super) fn is_silent_cut(received: &ReceivedStream) -> bool {
     let read = ReadEvents::of(&received.body());
     received.status == 200 && received.end == ReceivedEnd::Proper && !read.events.iter().any(ReadEvent::is_error)
@@ -240,7 +239,6 @@ fn text_of(event: &ReadEvent) -> String {
 }
 
 /// What the events of a stream add up to, in a form that all endpoints share.
-#[must_use]
 pub(super) fn content(endpoint: Endpoint, events: &[ReadEvent]) -> Value {
     answer_of(endpoint, events).map_or_else(|| json!({"answer": null}), |answer| answer_content(&answer))
 }

@@ -86,7 +86,6 @@ impl PriceTable {
 }
 
 /// The token counts of a stream: each from the last event that has it.
-#[must_use]
 pub(super) fn usage_of(events: &[ReadEvent]) -> TokenCounts {
     let mut counts = TokenCounts::default();
     for event in events {
@@ -101,7 +100,6 @@ pub(super) fn usage_of(events: &[ReadEvent]) -> TokenCounts {
 }
 
 /// The cost that a gateway names itself in a stream, as LiteLLM and OpenRouter do.
-#[must_use]
 pub(super) fn named_cost(events: &[ReadEvent]) -> Option<f64> {
     events.iter().rev().find_map(|event| event.data.pointer("/usage/cost").and_then(Value::as_f64))
 }

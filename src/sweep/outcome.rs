@@ -148,7 +148,7 @@ pub struct LatencyCost {
 }
 
 /// Result of a sweep.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct SweepReport {
     /// Bytes that a client may see.
     pub allowed: usize,
@@ -167,14 +167,7 @@ pub struct SweepReport {
 impl SweepReport {
     /// A report without cells yet.
     pub(crate) fn new(allowed: usize, absent: Vec<Endpoint>) -> Self {
-        Self {
-            allowed,
-            rows: Vec::new(),
-            failed: Vec::new(),
-            clean: Vec::new(),
-            latency: LatencyCost::default(),
-            absent,
-        }
+        Self { allowed, absent, ..Self::default() }
     }
 
     /// Returns true if nothing leaked, every response is valid and no clean answer is damaged.

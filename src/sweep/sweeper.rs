@@ -8,7 +8,6 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{StreamExt, future::join_all, stream};
-use http::HeaderMap;
 use tokio::task::JoinSet;
 
 use super::{
@@ -160,11 +159,8 @@ async fn posted(client: StreamClient, path: &'static str, body: Bytes) -> Receiv
     match task.join_next().await {
         Some(Ok(received)) => received,
         failed => ReceivedStream {
-            status: 0,
-            headers: HeaderMap::new(),
-            reads: Vec::new(),
             end: ReceivedEnd::Unanswered(format!("the request was given up: {failed:?}")),
-            took: Duration::ZERO,
+            ..ReceivedStream::default()
         },
     }
 }

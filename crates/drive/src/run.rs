@@ -168,7 +168,6 @@ pub async fn drive(
     results: Arc<Results>,
     mut stopped: watch::Receiver<bool>,
 ) -> Result<Driven, DriveError> {
-    let at_once = plan.at_once;
     let workers = Workers::start(drive.threads)?;
     let seen = Arc::new(OnceLock::new());
     let tap =
@@ -198,7 +197,7 @@ pub async fn drive(
     for (number, (handle, (client, pacer))) in (0..).zip(workers.in_each(|| (tap.client(), Pacer::precise()))) {
         let worker = Arc::new(Worker { run: Arc::clone(&run), client, pacer });
         probes.spawn_on(Arc::clone(&worker).probe(), &handle);
-        match at_once {
+        match run.plan.at_once {
             None => drop(sending.spawn_on(worker.open_loop(number, threads), &handle)),
             Some(places) => (number..places.min(run.plan.sessions.len())).step_by(threads).for_each(|_| {
                 sending.spawn_on(Arc::clone(&worker).closed_loop(), &handle);

@@ -119,9 +119,7 @@ impl RecordedTimings {
         }
         self.rounds += 1;
     }
-}
 
-impl RecordedTimings {
     fn note_present(&mut self, now: Duration, present: usize) {
         while self.present.pop_if(|(_, earlier)| *earlier <= present).is_some() {}
         self.present.push((now, present));

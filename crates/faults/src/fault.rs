@@ -82,9 +82,7 @@ impl Fault {
         }
         self.selection.unmatched(served)
     }
-}
 
-impl Fault {
     /// The kind and its arguments, without a count.
     pub(crate) fn written_once(&self) -> String {
         if self.count.is_none() {
@@ -251,7 +249,7 @@ impl FaultArguments {
     }
 
     /// Takes the argument of this name; the first one of a kind may stand without its name.
-    fn take(&mut self, name: &str, is_first: bool) -> Option<String> {
+    pub(crate) fn text(&mut self, name: &str, is_first: bool) -> Option<String> {
         let at = self.left.iter().position(|(given, _)| given.as_deref().map_or(is_first, |given| given == name))?;
         Some(self.left.remove(at).1)
     }
@@ -261,7 +259,7 @@ impl FaultArguments {
         (name, is_first): (&str, bool),
         read: impl FnOnce(&str) -> Result<T, String>,
     ) -> Result<Option<T>, FaultSyntaxError> {
-        let Some(value) = self.take(name, is_first) else { return Ok(None) };
+        let Some(value) = self.text(name, is_first) else { return Ok(None) };
         read(&value).map(Some).map_err(|why| FaultSyntaxError(format!("{}:{name}={value}: {why}", self.kind)))
     }
 
@@ -304,10 +302,6 @@ impl FaultArguments {
         self.parsed((name, is_first), |value| {
             words.iter().find(|word| **word == value).copied().ok_or_else(|| format!("use {}", words.join(", ")))
         })
-    }
-
-    pub(crate) fn text(&mut self, name: &str, is_first: bool) -> Option<String> {
-        self.take(name, is_first)
     }
 
     fn refuse_rest(&self, row: &CatalogueRow) -> Result<(), FaultSyntaxError> {

@@ -38,7 +38,6 @@ pub(super) struct Added {
 
 impl Added {
     /// Returns true if anything was added.
-    #[must_use]
     pub(super) fn any(&self) -> bool {
         self.ids || self.usage
     }
@@ -115,7 +114,6 @@ impl<'a> Amendable<'a> {
 }
 
 /// Builds the pieces of the amended body, which share the client's bytes; `None` if the client's own body is to be sent.
-#[must_use]
 fn amend(body: &Bytes, requested: &RequestFields<'_>, wanted: Wanted) -> Option<(VecDeque<Bytes>, Added)> {
     if has_no_fields(body) {
         return None;

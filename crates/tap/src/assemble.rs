@@ -221,9 +221,7 @@ impl ObservedExchange {
         }
         counts
     }
-}
 
-impl ObservedExchange {
     /// Returns true if the observed ids are complete. vLLM before 0.20 loses some while a parser buffers, so they
     /// must be as many as the engine counted; without a count, no parser may have been at work.
     pub(super) fn ids_are_complete(&self) -> bool {

@@ -101,8 +101,7 @@ impl Assembler {
         let keeps_content = self.content.text || self.content.requests;
         let error = observed.refusal.take().map(|refusal| refusal.into_response(keeps_content));
         let frame = self.frame(&observed, choices.len());
-        let sent_ids = observed.facts.prompt_ids.take();
-        let named = observed.prompt_ids.take().or(sent_ids);
+        let named = observed.prompt_ids.take().or_else(|| observed.facts.prompt_ids.take());
         let is_named = named.is_some();
         let prompt_ids = named.or_else(|| self.own_prompt_ids(&observed));
         // Other APIs report usage cumulatively: only at the end it counts all tokens.

@@ -101,10 +101,7 @@ fn serve(mut args: PlayArgs) -> Result<ExitCode, Failure> {
                 Listener::from(listener)
             }
         };
-        let listener = match tls {
-            Some(tls) => listener.with_tls(tls),
-            None => listener,
-        };
+        let listener = if let Some(tls) = tls { listener.with_tls(tls) } else { listener };
         Played::begin(played.as_ref()).await?;
         admin::announce(admin_api.as_ref(), player.ledger().map_or("/vcr/faults", |_| "/vcr/report"));
         let mut code = None;

@@ -33,6 +33,7 @@ impl LiveRequest {
     }
 }
 
+#[derive(Default)]
 pub(super) struct FleetMeasurements {
     slo: Option<Slo>,
     ttft: Durations,
@@ -54,22 +55,7 @@ pub(super) struct FleetMeasurements {
 impl FleetMeasurements {
     pub(super) fn new(slo: Option<Slo>) -> Self {
         let empty = || Durations::up_to(LONGEST);
-        Self {
-            slo,
-            ttft: empty(),
-            itl: empty(),
-            tpot: empty(),
-            e2e: empty(),
-            gap: (Duration::ZERO, 0),
-            prompt_tokens: 0,
-            cached_tokens: 0,
-            output_tokens: 0,
-            finished: 0,
-            good: 0,
-            good_tokens: 0,
-            refused: 0,
-            end: Duration::ZERO,
-        }
+        Self { slo, ttft: empty(), itl: empty(), tpot: empty(), e2e: empty(), ..Self::default() }
     }
 
     pub(super) fn token(&mut self, now: Duration, live: &mut LiveRequest) {

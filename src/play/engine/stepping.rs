@@ -315,9 +315,7 @@ impl Stepping {
     pub(super) fn slower(&self) -> f64 {
         self.clock.slower()
     }
-}
 
-impl Stepping {
     /// Answers those who asked for a snapshot.
     pub(super) fn report(&mut self) {
         if self.mail.requested.is_empty() {

@@ -182,9 +182,7 @@ impl McpService {
         }
         ControlFlow::Break(response)
     }
-}
 
-impl McpService {
     /// The real servers, where all messages to the one of this name go there.
     fn upstreams(&self, name: &str) -> Option<&Arc<RealServers>> {
         self.upstreams.as_ref().filter(|upstreams| upstreams.passes_all(name))

@@ -360,9 +360,7 @@ impl Tokenizer {
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.inner.template.as_ref()
     }
-}
 
-impl Tokenizer {
     /// The ids of a completion's `prompt`, a text or ids; `None` for anything else.
     #[must_use]
     pub fn ids_of_completion(&self, prompt: &Value) -> Option<Vec<u32>> {

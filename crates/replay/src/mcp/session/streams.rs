@@ -14,13 +14,11 @@ use crate::{
 };
 
 impl McpSession {
-    #[must_use]
     pub(in crate::mcp) fn was_used(&self) -> bool {
         self.account.counts.requests > 0 || !self.consumption.is_empty()
     }
 
     /// Bytes that it takes beside the recording, about.
-    #[must_use]
     pub(in crate::mcp) fn bytes(&self) -> usize {
         /// Of an empty session, of a record that was served, and of a stream that waits.
         const OF_EACH: [usize; 3] = [2048, 160, 512];
