@@ -63,7 +63,7 @@ impl Failure {
 
     /// The same failure with advice on what to do.
     #[must_use]
-    pub fn hint(self, hint: impl Into<String>) -> Self {
+    pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 

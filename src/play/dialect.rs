@@ -137,8 +137,7 @@ impl VllmVersion {
     }
 
     /// The version as `/version` has it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         self.dialect().version
     }
 

@@ -46,8 +46,7 @@ impl BehindServer {
     }
 
     /// Takes what was served to requests of this key, in the order of their arrival: one, where the gateway passed a request on once.
-    #[must_use]
-    pub fn take(&self, key: &str) -> Vec<ServedResponse> {
+    pub(crate) fn take(&self, key: &str) -> Vec<ServedResponse> {
         self.log.take(key)
     }
 }

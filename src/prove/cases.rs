@@ -79,8 +79,7 @@ pub struct ProveCase {
 
 impl ProveCase {
     /// The lines that make it happen, as [`Fault`] takes them, without conditions. Cuts are so long after each other.
-    #[must_use]
-    pub fn lines(&self, pause_ms: u64) -> Vec<String> {
+    pub(crate) fn lines(&self, pause_ms: u64) -> Vec<String> {
         let mut lines = self.edits.clone();
         if let Some(cuts) = &self.cuts {
             lines.push(ALL_EVENTS.to_owned());
@@ -96,7 +95,7 @@ impl ProveCase {
     ///
     /// # Errors
     /// An edit that is no fault.
-    pub fn faults(&self, marker: &str, pause_ms: u64) -> Result<Vec<Fault>, FaultSyntaxError> {
+    pub(crate) fn faults(&self, marker: &str, pause_ms: u64) -> Result<Vec<Fault>, FaultSyntaxError> {
         self.lines(pause_ms).iter().map(|line| format!("{line} where prompt={marker}").parse()).collect()
     }
 
@@ -120,8 +119,7 @@ impl ProveCase {
     }
 
     /// The kinds of its edits, which distinguish cases of one sort from others.
-    #[must_use]
-    pub fn sort(&self) -> String {
+    pub(crate) fn sort(&self) -> String {
         let kinds = self.edits.iter().map(|edit| edit.split([':', ' ']).next().unwrap_or_default());
         let mut kinds: Vec<&str> = kinds.collect();
         if self.cuts.is_some() {

@@ -88,8 +88,12 @@ pub struct TrueStream<'a> {
 
 impl CompareRules {
     /// Compares a stream that was only cut in another way with what it was.
-    #[must_use]
-    pub fn same(&self, endpoint: Endpoint, truth: TrueStream<'_>, received: &ReceivedStream) -> Vec<FailedCheck> {
+    pub(crate) fn same(
+        &self,
+        endpoint: Endpoint,
+        truth: TrueStream<'_>,
+        received: &ReceivedStream,
+    ) -> Vec<FailedCheck> {
         let body = received.body();
         let read = ReadEvents::of(&body);
         let mut found = Vec::new();

@@ -70,7 +70,7 @@ impl Prover {
     ///
     /// # Errors
     /// A case that is no fault.
-    pub async fn run(&self, cases: &[ProveCase]) -> Result<Vec<CaseRun>, FaultSyntaxError> {
+    pub(crate) async fn run(&self, cases: &[ProveCase]) -> Result<Vec<CaseRun>, FaultSyntaxError> {
         let mut runs = Vec::new();
         for batch in cases.chunks(self.concurrency.max(1)) {
             let marked: Vec<(ProveCase, String)> =
@@ -180,8 +180,7 @@ impl CaseRun {
     }
 
     /// What was served, write by write.
-    #[must_use]
-    pub fn writes(&self) -> Vec<Bytes> {
+    pub(crate) fn writes(&self) -> Vec<Bytes> {
         let mut writes: Vec<Vec<u8>> = Vec::new();
         for chunk in self.served.iter().flat_map(|served| &served.chunks) {
             match writes.last_mut().filter(|_| chunk.is_joined) {

@@ -51,8 +51,7 @@ impl Canary {
     }
 
     /// The text itself.
-    #[must_use]
-    pub fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
@@ -62,8 +61,7 @@ impl Canary {
     }
 
     /// The text in a form.
-    #[must_use]
-    pub fn shown(&self, form: CanaryForm) -> Cow<'_, str> {
+    pub(crate) fn shown(&self, form: CanaryForm) -> Cow<'_, str> {
         match form {
             CanaryForm::Plain => Cow::Borrowed(&self.text),
             CanaryForm::Base64 => Cow::Owned(BASE64_STANDARD.encode(&self.text)),
@@ -74,8 +72,7 @@ impl Canary {
     }
 
     /// A harmless text of as many characters as a form has.
-    #[must_use]
-    pub fn clean(&self, form: CanaryForm) -> String {
+    pub(crate) fn clean(&self, form: CanaryForm) -> String {
         CLEAN.chars().cycle().take(self.shown(form).chars().count()).collect()
     }
 
@@ -88,8 +85,7 @@ impl Canary {
     }
 
     /// Bytes of a form that give all of the text away.
-    #[must_use]
-    pub fn size(&self, form: CanaryForm) -> usize {
+    pub(crate) fn size(&self, form: CanaryForm) -> usize {
         match form {
             CanaryForm::Base64 => self.text.len(),
             CanaryForm::Plain | CanaryForm::Other(_) => self.shown(form).len(),

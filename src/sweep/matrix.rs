@@ -129,8 +129,7 @@ impl TokenSplit {
     }
 
     /// Cuts a text; the pieces add up to it.
-    #[must_use]
-    pub fn pieces(self, text: &str) -> Vec<String> {
+    pub(crate) fn pieces(self, text: &str) -> Vec<String> {
         let mut random = match self {
             Self::Drawn(seed) => Some(Xoshiro256PlusPlus::seed_from_u64(seed)),
             Self::Whole | Self::At(_) | Self::Characters => None,
@@ -154,8 +153,7 @@ impl TokenSplit {
 
 impl SweepCell {
     /// Its parts, as they are named.
-    #[must_use]
-    pub fn parts(&self) -> [String; 6] {
+    pub(crate) fn parts(&self) -> [String; 6] {
         [
             endpoint_name(self.endpoint).to_owned(),
             if self.is_stream { "stream" } else { "body" }.to_owned(),

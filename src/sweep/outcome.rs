@@ -34,14 +34,12 @@ pub struct CellOutcome {
 
 impl CellOutcome {
     /// Returns true if no more bytes were seen than may be, in a valid response.
-    #[must_use]
-    pub fn holds(&self, allowed: usize) -> bool {
+    pub(crate) fn holds(&self, allowed: usize) -> bool {
         self.leaked <= allowed && self.invalid.is_none()
     }
 
     /// What happened, in a few words.
-    #[must_use]
-    pub fn what(&self) -> String {
+    pub(crate) fn what(&self) -> String {
         let received = match self.leaked {
             0 => "the client saw nothing of it".to_owned(),
             leaked => format!("the client saw {leaked} of {} bytes", self.of),

@@ -187,8 +187,7 @@ impl Ceiling {
     }
 
     /// Returns the same for a run of this throughput.
-    #[must_use]
-    pub fn bounds(&self, requests_per_s: f64, tokens_per_s: f64) -> Option<Reason> {
+    pub(crate) fn bounds(&self, requests_per_s: f64, tokens_per_s: f64) -> Option<Reason> {
         let share = self.reached(requests_per_s, tokens_per_s);
         (share > MAX_SHARE).then_some(Reason::ClientBound { share, ceiling: *self })
     }

@@ -80,12 +80,6 @@ impl Serialize for WithFields<'_> {
 }
 
 impl Prompts {
-    /// Makes the request with this index: turn `turn` of a chain.
-    #[must_use]
-    pub fn request(&self, index: usize, chain: usize, turn: usize, workload: &Workload) -> Request<Bytes> {
-        self.request_in(Place { index, chain, turn }, workload, None)
-    }
-
     /// The same, of a conversation that goes on with what was answered in this run.
     pub(crate) fn request_in(
         &self,

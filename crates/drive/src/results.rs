@@ -51,8 +51,7 @@ impl CountedBy {
     }
 
     /// Returns true if the number of tokens of each event is the server's own, so that ITL is exact.
-    #[must_use]
-    pub fn is_exact(self) -> bool {
+    pub(crate) fn is_exact(self) -> bool {
         matches!(self, Self::TokenIds | Self::ContinuousUsage)
     }
 }

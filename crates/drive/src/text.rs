@@ -52,8 +52,7 @@ impl TextEndpoint {
     }
 
     /// Its path.
-    #[must_use]
-    pub fn path(self) -> &'static str {
+    pub(crate) fn path(self) -> &'static str {
         match self {
             Self::Chat => "/v1/chat/completions",
             Self::Completions => "/v1/completions",

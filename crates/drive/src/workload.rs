@@ -144,8 +144,7 @@ impl Workload {
     }
 
     /// Returns the index of the request with this number.
-    #[must_use]
-    pub fn index_of(&self, number: usize) -> Option<usize> {
+    pub(crate) fn index_of(&self, number: usize) -> Option<usize> {
         self.requests.binary_search_by_key(&number, |request| request.number).ok()
     }
 
@@ -229,8 +228,7 @@ struct EndedRequest {
 
 impl WorkloadRequest {
     /// Returns the time that it took when it was recorded, as far as that is known.
-    #[must_use]
-    pub fn took(&self) -> Duration {
+    pub(crate) fn took(&self) -> Duration {
         replay::meter::e2e(&self.record).unwrap_or_default()
     }
 

@@ -92,8 +92,7 @@ pub struct ReadyResponse {
 
 impl ReadyResponse {
     /// The first frame on each input socket.
-    #[must_use]
-    pub fn to_bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let (ranks, rank) = self.data_parallel;
         let tokens = u64::from(self.num_gpu_blocks) * u64::from(self.block_size);
         #[allow(clippy::cast_precision_loss)] // a figure for a log
@@ -130,8 +129,7 @@ impl ReadyResponse {
     }
 
     /// The status that ends the handshake: `READY`, with what versions before 0.20 read there.
-    #[must_use]
-    pub fn status(&self) -> Vec<u8> {
+    pub(crate) fn status(&self) -> Vec<u8> {
         MsgpackValue::map([
             ("status", "READY".into()),
             ("local", false.into()),

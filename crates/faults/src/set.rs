@@ -48,8 +48,7 @@ pub struct ChosenFault {
 
 impl ChosenFault {
     /// The line that repeats it alone.
-    #[must_use]
-    pub fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         line(&self.fault, self.request, self.nth)
     }
 

@@ -89,7 +89,7 @@ impl Default for ServerCondition {
 impl ServerCondition {
     /// The same with one more fault.
     #[must_use]
-    pub fn with(self, fault: ServerFault) -> Self {
+    pub(crate) fn with(self, fault: ServerFault) -> Self {
         match fault {
             ServerFault::Die => Self { is_dead: true, ..self },
             ServerFault::Refuse => Self { refuses: true, ..self },

@@ -40,8 +40,7 @@ pub struct ValuePlan {
 
 impl ValuePlan {
     /// The values for a request with these values, in a session with those earlier ones.
-    #[must_use]
-    pub fn values(&self, requested: &SeenSecrets, earlier: &EarlierValues) -> PlaceholderValues {
+    pub(crate) fn values(&self, requested: &SeenSecrets, earlier: &EarlierValues) -> PlaceholderValues {
         let mut values = self.supplied.clone();
         let mut wanted: HashMap<RecordKey, Vec<(&Placeholder, &Placeholder)>> = HashMap::new();
         for (placeholder, source, there) in &self.earlier {
@@ -92,8 +91,7 @@ impl ValuePlans {
     }
 
     /// The plan of a record; `None` where its answer has no placeholders.
-    #[must_use]
-    pub fn of(&self, record: RecordKey) -> Option<&Arc<ValuePlan>> {
+    pub(crate) fn of(&self, record: RecordKey) -> Option<&Arc<ValuePlan>> {
         self.plans.get(&record)
     }
 

@@ -29,7 +29,7 @@ impl TraceReport {
     ///
     /// # Errors
     /// When a figure has no place in JSON.
-    pub fn html(&self) -> serde_json::Result<String> {
+    pub(crate) fn html(&self) -> serde_json::Result<String> {
         let figures = PageFigures::of(self)?;
         let names: Vec<String> = self.runs.iter().map(|run| escaped(&run.name)).collect();
         let title = names.join(", ");

@@ -141,7 +141,7 @@ impl ScheduleWorkload {
     ///
     /// # Errors
     /// When the file cannot be read, or vLLM would not run what it holds.
-    pub fn read(path: &Path) -> Result<Self, ScheduleWorkloadError> {
+    pub(crate) fn read(path: &Path) -> Result<Self, ScheduleWorkloadError> {
         let file = path.display().to_string();
         let mut text = Vec::new();
         let read = match file.as_str() {

@@ -73,8 +73,7 @@ impl FromStr for RouterPolicy {
 
 impl RouterPolicy {
     /// Its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::RoundRobin => "round_robin",
             Self::LeastLoaded => "least_loaded",

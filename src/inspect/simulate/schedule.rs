@@ -191,15 +191,8 @@ impl ArrivalSchedule {
     }
 
     /// Number of requests.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.requests.len()
-    }
-
-    /// Returns true if there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.requests.is_empty()
     }
 
     /// Returns true if any two prompts can share blocks, as far as the trace shows.

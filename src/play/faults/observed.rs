@@ -76,8 +76,7 @@ impl ServedLog {
     }
 
     /// Takes what was served to requests of this key, in the order of their arrival, as it is now.
-    #[must_use]
-    pub fn take(&self, key: &str) -> Vec<ServedResponse> {
+    pub(crate) fn take(&self, key: &str) -> Vec<ServedResponse> {
         let taken = self.served.lock().remove(key).unwrap_or_default();
         taken.iter().map(|response| response.lock().clone()).collect()
     }

@@ -87,8 +87,7 @@ impl FleetScript {
     }
 
     /// The same as faults of whole servers.
-    #[must_use]
-    pub fn faults(&self) -> Vec<Fault> {
+    pub(crate) fn faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
         for (place, ScriptEvent { at, replica, change }) in self.events.iter().enumerate() {
             let ends = |other: &&ScriptEvent| {

@@ -174,8 +174,7 @@ impl TokenRequest {
     }
 
     /// Returns whether the answer has the text of its ids.
-    #[must_use]
-    pub fn has_text(&self) -> bool {
+    pub(crate) fn has_text(&self) -> bool {
         self.body.get("output_mode").is_some_and(|mode| mode == "text")
     }
 

@@ -99,14 +99,12 @@ impl Durations {
     }
 
     /// Returns the number of durations up to this one, with three digits of precision.
-    #[must_use]
-    pub fn at_most(&self, duration: Duration) -> u64 {
+    pub(crate) fn at_most(&self, duration: Duration) -> u64 {
         self.0.histogram.count_between(0, u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
     }
 
     /// Their sum.
-    #[must_use]
-    pub fn total(&self) -> Duration {
+    pub(crate) fn total(&self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.sum).unwrap_or(u64::MAX))
     }
 

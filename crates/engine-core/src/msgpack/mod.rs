@@ -71,8 +71,7 @@ impl MsgpackValue {
     }
 
     /// A whole number of 64 bits with sign.
-    #[must_use]
-    pub fn as_i64(&self) -> Option<i64> {
+    pub(crate) fn as_i64(&self) -> Option<i64> {
         match self {
             Self::Int(number) => Some(*number),
             Self::Uint(number) => i64::try_from(*number).ok(),

@@ -53,8 +53,7 @@ impl BlockHash {
     }
 
     /// The bytes that an algorithm gives.
-    #[must_use]
-    pub fn digest(&self, algorithm: HashAlgorithm) -> &[u8] {
+    pub(crate) fn digest(&self, algorithm: HashAlgorithm) -> &[u8] {
         match algorithm {
             HashAlgorithm::Sha256 | HashAlgorithm::Sha256Cbor => &self.0,
             HashAlgorithm::Xxhash | HashAlgorithm::XxhashCbor => half(&self.0),

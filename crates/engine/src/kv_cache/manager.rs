@@ -63,14 +63,12 @@ impl KvCacheManager {
     }
 
     /// The configuration.
-    #[must_use]
-    pub fn config(&self) -> &KvCacheConfig {
+    pub(crate) fn config(&self) -> &KvCacheConfig {
         &self.config
     }
 
     /// Share of blocks in use, from 0 to 1.
-    #[must_use]
-    pub fn usage(&self) -> f64 {
+    pub(crate) fn usage(&self) -> f64 {
         self.pool.usage()
     }
 

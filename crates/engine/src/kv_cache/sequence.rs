@@ -97,19 +97,18 @@ impl Sequence {
 
     /// The same sequence, with an adapter and a salt in its block hashes. An empty salt is none.
     #[must_use]
-    pub fn keyed(self, lora: Option<Arc<LoraRequest>>, cache_salt: Option<String>) -> Self {
+    pub(crate) fn keyed(self, lora: Option<Arc<LoraRequest>>, cache_salt: Option<String>) -> Self {
         Self { lora, cache_salt: cache_salt.filter(|salt| !salt.is_empty()), ..self }
     }
 
     /// The same sequence, of a session. An empty name is none.
     #[must_use]
-    pub fn of_session(self, session_id: Option<String>) -> Self {
+    pub(crate) fn of_session(self, session_id: Option<String>) -> Self {
         Self { session_id: session_id.filter(|session| !session.is_empty()), ..self }
     }
 
     /// The session, by its name.
-    #[must_use]
-    pub fn session_id(&self) -> Option<&str> {
+    pub(crate) fn session_id(&self) -> Option<&str> {
         self.session_id.as_deref()
     }
 
@@ -119,8 +118,7 @@ impl Sequence {
     }
 
     /// Number of tokens of the prompt and of those sampled so far.
-    #[must_use]
-    pub fn num_tokens(&self) -> usize {
+    pub(crate) fn num_tokens(&self) -> usize {
         self.num_tokens
     }
 
@@ -130,14 +128,12 @@ impl Sequence {
     }
 
     /// The adapter.
-    #[must_use]
-    pub fn lora(&self) -> Option<&LoraRequest> {
+    pub(crate) fn lora(&self) -> Option<&LoraRequest> {
         self.lora.as_deref()
     }
 
     /// The blocks allocated so far, in the order of their tokens.
-    #[must_use]
-    pub fn blocks(&self) -> &[BlockId] {
+    pub(crate) fn blocks(&self) -> &[BlockId] {
         &self.blocks
     }
 

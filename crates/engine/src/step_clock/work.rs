@@ -50,8 +50,7 @@ impl StepWork {
     }
 
     /// Tokens that the step computes.
-    #[must_use]
-    pub fn tokens(&self) -> u32 {
+    pub(crate) fn tokens(&self) -> u32 {
         self.decodes.saturating_add(self.draft_tokens).saturating_add(self.prefill_tokens)
     }
 }

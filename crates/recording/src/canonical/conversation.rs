@@ -63,15 +63,8 @@ impl CanonicalProgress {
         self.chain.backward().map(|link| link.hash)
     }
 
-    /// Returns the number of messages.
-    #[must_use]
-    pub fn messages(&self) -> usize {
-        self.count
-    }
-
     /// The hash of everything so far; 0 for nothing.
-    #[must_use]
-    pub fn hash(&self) -> u128 {
+    pub(crate) fn hash(&self) -> u128 {
         self.chain.last().map_or(0, |link| link.hash)
     }
 }

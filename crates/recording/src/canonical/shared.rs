@@ -105,8 +105,7 @@ impl<T> SharedList<T> {
     }
 
     /// The last item.
-    #[must_use]
-    pub fn last(&self) -> Option<&T> {
+    pub(crate) fn last(&self) -> Option<&T> {
         self.last.as_ref().map(|link| &link.item)
     }
 
@@ -257,8 +256,7 @@ impl SharedBody {
     }
 
     /// Returns true if there is no body.
-    #[must_use]
-    pub fn is_null(&self) -> bool {
+    pub(crate) fn is_null(&self) -> bool {
         self.fields.is_null()
     }
 

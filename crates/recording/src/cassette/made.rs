@@ -120,8 +120,7 @@ impl MadeAnswer {
     }
 
     /// Paths of the requests that it is for where its record names none; empty where that is every request for text.
-    #[must_use]
-    pub fn routes(&self) -> &'static [&'static str] {
+    pub(crate) fn routes(&self) -> &'static [&'static str] {
         match self {
             Self::Verdict(verdict) => verdict.kind.routes(),
             Self::Parts(_) | Self::Schema(_) | Self::Record(_) | Self::Semantic(_) => &[],

@@ -98,8 +98,7 @@ impl FromStr for ValueSource {
 
 impl RecordedAnswer {
     /// Returns true if a client may try again because of it: an error status, or a fault.
-    #[must_use]
-    pub fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.status >= 400 || self.fault.is_some()
     }
 }
@@ -201,8 +200,7 @@ pub enum TransportFault {
 
 impl TransportFault {
     /// Its name in a file.
-    #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Reset { .. } => "reset",
             Self::Truncate { .. } => "truncate",

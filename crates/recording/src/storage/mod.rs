@@ -114,7 +114,7 @@ impl StoredObject {
     ///
     /// # Errors
     /// When it is not there, or the store does not answer in time.
-    pub fn open(&self) -> io::Result<(u64, Box<dyn Read + Send>)> {
+    pub(crate) fn open(&self) -> io::Result<(u64, Box<dyn Read + Send>)> {
         self.client.open()
     }
 
@@ -122,7 +122,7 @@ impl StoredObject {
     ///
     /// # Errors
     /// As [`open`](Self::open), and when it has more than `most` bytes.
-    pub fn read(&self, most: u64) -> io::Result<Vec<u8>> {
+    pub(crate) fn read(&self, most: u64) -> io::Result<Vec<u8>> {
         let (length, reader) = self.open()?;
         if length > most {
             let message = format!("it has more than {most} bytes, the most that is read");
@@ -148,7 +148,7 @@ impl StoredObject {
     ///
     /// # Errors
     /// When the store has no folders, or does not answer in time.
-    pub fn names(&self) -> io::Result<Vec<String>> {
+    pub(crate) fn names(&self) -> io::Result<Vec<String>> {
         if !self.is_listed() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "a folder cannot be listed there; name its files"));
         }
@@ -159,7 +159,7 @@ impl StoredObject {
     ///
     /// # Errors
     /// When it is there and not `replaced`, the place is one that is only read, or the store does not answer in time.
-    pub fn create(&self, replaced: bool) -> io::Result<Box<dyn Upload>> {
+    pub(crate) fn create(&self, replaced: bool) -> io::Result<Box<dyn Upload>> {
         if !self.is_listed() {
             let message = "objects there are only read; write to s3://, gs:// or az://, or to a file";
             return Err(io::Error::new(io::ErrorKind::Unsupported, message));

@@ -47,7 +47,7 @@ impl JsonValues {
     ///
     /// # Errors
     /// Damage, an I/O error, an object of more than 256 MiB, or text between objects that does not belong there.
-    pub fn next_value(&mut self) -> Result<Option<(u64, &[u8])>, TraceError> {
+    pub(crate) fn next_value(&mut self) -> Result<Option<(u64, &[u8])>, TraceError> {
         if self.is_spread {
             return self.next_spread();
         }

@@ -34,7 +34,7 @@ impl JsonWriter {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn append(&mut self, line: &[u8]) -> Result<(), TraceError> {
+    pub(crate) fn append(&mut self, line: &[u8]) -> Result<(), TraceError> {
         let pushed = self.unit.push(line).and_then(|()| self.unit.push(b"\n"));
         pushed.map_err(|source| self.failure(source))?;
         if self.unit.is_full() { self.flush() } else { Ok(()) }
@@ -44,7 +44,7 @@ impl JsonWriter {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn flush(&mut self) -> Result<(), TraceError> {
+    pub(crate) fn flush(&mut self) -> Result<(), TraceError> {
         let written = self.unit.take().and_then(|unit| self.output.put(&unit));
         written.map_err(|source| self.failure(source))
     }

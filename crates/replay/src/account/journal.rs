@@ -100,8 +100,7 @@ impl Journal {
     }
 
     /// The requests of all sessions, or of one, in the order in which they came.
-    #[must_use]
-    pub fn list(&self, session: Option<&str>) -> Vec<Value> {
+    pub(crate) fn list(&self, session: Option<&str>) -> Vec<Value> {
         let entries: Vec<(u64, JournalEntry)> = {
             let state = self.0.lock();
             let wanted = state.entries.iter().filter(|(_, it)| session.is_none_or(|session| session == it.session));

@@ -42,8 +42,7 @@ impl NetworkBlock {
     }
 
     /// Refused requests so far by their hosts, `api.example.com:443`.
-    #[must_use]
-    pub fn refused(&self) -> BTreeMap<String, u64> {
+    pub(crate) fn refused(&self) -> BTreeMap<String, u64> {
         self.refused.lock().clone()
     }
 

@@ -122,8 +122,7 @@ pub struct EnvironmentChange {
 
 impl EnvironmentChange {
     /// For programs.
-    #[must_use]
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         json!({"cassette": self.cassette, "what": self.what, "recorded": self.recorded, "now": self.now})
     }
 }
@@ -137,8 +136,7 @@ impl fmt::Display for EnvironmentChange {
 
 impl SessionReport {
     /// Returns which of these are so. Records without a request are no failure beside a miss, which is why they have none.
-    #[must_use]
-    pub fn failing(&self, concerns: &[Concern]) -> Vec<Concern> {
+    pub(crate) fn failing(&self, concerns: &[Concern]) -> Vec<Concern> {
         let is_so = |concern: &Concern| match concern {
             Concern::Miss => !self.misses.is_empty(),
             Concern::Unconsumed => !self.begun_unconsumed.is_empty() && !self.is_cut_short(),
@@ -191,8 +189,7 @@ impl SessionReport {
     }
 
     /// For programs.
-    #[must_use]
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let report = json!({"records": self.records, "requests": self.requests, "served": self.served,
             "unconsumed": self.unconsumed, "begun_unconsumed": self.begun_unconsumed, "misses": self.misses, "loose": self.loose, "again": self.again,
             "forwarded": self.forwarded, "tools": self.tools.json()});
@@ -292,8 +289,7 @@ impl Report {
     }
 
     /// The records that no request of any session matched.
-    #[must_use]
-    pub fn unconsumed(&self) -> Vec<String> {
+    pub(crate) fn unconsumed(&self) -> Vec<String> {
         let own = self.sessions.values().flat_map(|session| session.unconsumed.iter().cloned());
         own.chain(self.behind.iter().flat_map(|behind| behind.unconsumed())).collect()
     }

@@ -29,8 +29,7 @@ struct ToolChanges {
 
 impl ToolDrift {
     /// Returns true if no tool has changed.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
@@ -63,8 +62,7 @@ impl ToolDrift {
     }
 
     /// For programs: by the tool in how many requests, and what.
-    #[must_use]
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let of_tool = |(tool, it): (&String, &ToolChanges)| {
             let changes: Vec<&str> = it.changes.iter().map(|(change, _)| change.as_str()).collect();
             (tool.clone(), json!({"requests": it.requests, "changes": changes}))

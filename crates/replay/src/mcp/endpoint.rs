@@ -101,8 +101,7 @@ impl McpEndpoint {
     }
 
     /// Records that may be served.
-    #[must_use]
-    pub fn records(&self) -> usize {
+    pub(crate) fn records(&self) -> usize {
         self.index.records().len()
     }
 

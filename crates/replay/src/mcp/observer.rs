@@ -139,8 +139,7 @@ impl Observer {
     }
 
     /// Bytes of exchanges that were not given yet.
-    #[must_use]
-    pub fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
 
@@ -176,8 +175,7 @@ impl Observer {
     }
 
     /// What [`finish`](Self::finish) would give if the client left now.
-    #[must_use]
-    pub fn unfinished(&self) -> Vec<FinishedExchange> {
+    pub(crate) fn unfinished(&self) -> Vec<FinishedExchange> {
         self.exchanges.iter().map(|exchange| self.broken(exchange.clone(), Sender::Client)).collect()
     }
 

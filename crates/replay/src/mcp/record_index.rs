@@ -39,8 +39,7 @@ pub struct IndexedRecord {
 
 impl IndexedRecord {
     /// Its name in messages.
-    #[must_use]
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("{}#{}", self.file, self.id)
     }
 
@@ -59,8 +58,7 @@ impl IndexedRecord {
     }
 
     /// Whether it has to be asked for, and is used up by it: a request that is none of the handshake.
-    #[must_use]
-    pub fn counts(&self) -> bool {
+    pub(crate) fn counts(&self) -> bool {
         let is_request = self.record.answer().is_some() || self.record.broken.is_some();
         is_request && !is_by_method(&self.record.method)
     }
@@ -146,14 +144,12 @@ impl RecordIndex {
     }
 
     /// Bytes of what was recorded, about.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// The records that have to be asked for and were not served.
-    #[must_use]
-    pub fn unused(&self, was_served: impl Fn(usize) -> bool) -> Vec<UnusedRecord> {
+    pub(crate) fn unused(&self, was_served: impl Fn(usize) -> bool) -> Vec<UnusedRecord> {
         let left = self.records.iter().enumerate().filter(|(at, indexed)| indexed.counts() && !was_served(*at));
         let left: Vec<&IndexedRecord> = left.map(|(_, indexed)| indexed).collect();
         let requests = self.texts_without_secrets(left.iter().map(|indexed| indexed.record.summary()));
@@ -167,8 +163,7 @@ impl RecordIndex {
     }
 
     /// What counts of a request, without its secrets.
-    #[must_use]
-    pub fn identify(&self, method: &str, params: &Value) -> Identity {
+    pub(crate) fn identify(&self, method: &str, params: &Value) -> Identity {
         self.identify_with_secrets(method, params).0
     }
 
@@ -203,8 +198,7 @@ impl RecordIndex {
     }
 
     /// A value without its secrets.
-    #[must_use]
-    pub fn without_secrets(&self, mut value: Value) -> Value {
+    pub(crate) fn without_secrets(&self, mut value: Value) -> Value {
         Redactor::new(&self.secrets).json(&mut value);
         value
     }
@@ -226,8 +220,7 @@ impl RecordIndex {
     }
 
     /// What counts of the records' requests, by the same places.
-    #[must_use]
-    pub fn requests(&self) -> &CassetteIndex {
+    pub(crate) fn requests(&self) -> &CassetteIndex {
         &self.requests
     }
 
@@ -241,8 +234,7 @@ impl RecordIndex {
     }
 
     /// How many sessions were recorded, as their `initialize` shows; at least one.
-    #[must_use]
-    pub fn sessions(&self) -> u64 {
+    pub(crate) fn sessions(&self) -> u64 {
         let begun = self.records.iter().filter(|indexed| indexed.record.method == "initialize").count();
         begun.max(1) as u64
     }
@@ -257,8 +249,7 @@ impl RecordIndex {
     }
 
     /// The capabilities that the recorded methods need, for a server whose handshake is not recorded.
-    #[must_use]
-    pub fn capabilities(&self) -> Value {
+    pub(crate) fn capabilities(&self) -> Value {
         let families = [
             ("tools", "tools/"),
             ("resources", "resources/"),

@@ -64,12 +64,6 @@ impl Servers {
         self.0.is_empty()
     }
 
-    /// Records of all of them.
-    #[must_use]
-    pub fn records(&self) -> usize {
-        self.0.values().map(|endpoint| endpoint.records()).sum()
-    }
-
     /// Adds what was served to a report: of all sessions of the account, or of one.
     pub(crate) fn add_to(&self, report: &mut Report, session: Option<&str>) {
         if self.is_empty() {
@@ -84,8 +78,7 @@ impl Servers {
     }
 
     /// The records, each with how often it was served in a session of the account; the first has this number.
-    #[must_use]
-    pub fn shown(&self, first: usize, session: &str) -> Vec<Value> {
+    pub(crate) fn shown(&self, first: usize, session: &str) -> Vec<Value> {
         let mut shown = Vec::new();
         for endpoint in self.0.values() {
             shown.extend(endpoint.shown(first + shown.len(), session));
@@ -94,8 +87,7 @@ impl Servers {
     }
 
     /// The record of this number, if the first has the number 0, with its body.
-    #[must_use]
-    pub fn shown_record(&self, at: usize, first: usize, session: &str) -> Option<Value> {
+    pub(crate) fn shown_record(&self, at: usize, first: usize, session: &str) -> Option<Value> {
         let mut before = 0;
         for endpoint in self.0.values() {
             if at < before + endpoint.records() {
@@ -107,8 +99,7 @@ impl Servers {
     }
 
     /// Requests that were not recorded, of all sessions of the account or of one.
-    #[must_use]
-    pub fn misses(&self, session: Option<&str>) -> Vec<Value> {
+    pub(crate) fn misses(&self, session: Option<&str>) -> Vec<Value> {
         self.0.values().flat_map(|endpoint| endpoint.sessions.lock().misses(session)).collect()
     }
 
@@ -123,8 +114,7 @@ impl Servers {
     }
 
     /// Ends them, and gives what failed in sessions that have ended.
-    #[must_use]
-    pub fn ended(&self, session: &str) -> Vec<(String, SessionReport)> {
+    pub(crate) fn ended(&self, session: &str) -> Vec<(String, SessionReport)> {
         self.end_session(session);
         self.0.values().flat_map(|endpoint| endpoint.sessions.lock().earlier()).collect()
     }

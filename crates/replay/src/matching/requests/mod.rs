@@ -208,26 +208,22 @@ impl CassetteIndex {
     }
 
     /// Returns how many records there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.identities.len()
     }
 
     /// Returns whether there is none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.identities.is_empty()
     }
 
     /// Returns the identity of a record's request.
-    #[must_use]
-    pub fn identity(&self, record: usize) -> Option<&Identity> {
+    pub(crate) fn identity(&self, record: usize) -> Option<&Identity> {
         self.identities.get(record)
     }
 
     /// Returns whether a record can be served.
-    #[must_use]
-    pub fn is_servable(&self, record: usize) -> bool {
+    pub(crate) fn is_servable(&self, record: usize) -> bool {
         self.servable.get(record).copied().unwrap_or(false)
     }
 
@@ -242,8 +238,7 @@ impl CassetteIndex {
     }
 
     /// The last record of a request that can not be served.
-    #[must_use]
-    pub fn unserved(&self, key: CanonicalKey) -> Option<usize> {
+    pub(crate) fn unserved(&self, key: CanonicalKey) -> Option<usize> {
         self.identities.iter().zip(&self.servable).rposition(|(identity, servable)| !servable && identity.key == key)
     }
 

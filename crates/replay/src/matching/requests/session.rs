@@ -101,8 +101,7 @@ impl RequestConsumption {
     }
 
     /// Returns how often a record was served.
-    #[must_use]
-    pub fn times(&self, record: usize) -> usize {
+    pub(crate) fn times(&self, record: usize) -> usize {
         self.served.get(&record).map_or(0, |served| served.times)
     }
 
@@ -117,14 +116,12 @@ impl RequestConsumption {
     }
 
     /// Returns how many records were served at least once.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.served.len()
     }
 
     /// Returns whether none was served.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.served.is_empty()
     }
 }
@@ -343,8 +340,7 @@ impl RequestSession {
     }
 
     /// Returns how often a record was served.
-    #[must_use]
-    pub fn times(&self, record: usize) -> usize {
+    pub(crate) fn times(&self, record: usize) -> usize {
         match self.served.times(record) {
             0 => self.by_hand.times(record),
             times => times,
@@ -357,20 +353,17 @@ impl RequestSession {
     }
 
     /// The records that were served.
-    #[must_use]
-    pub fn served(&self) -> HashSet<usize> {
+    pub(crate) fn served(&self) -> HashSet<usize> {
         self.served.records().chain(self.by_hand.records()).collect()
     }
 
     /// Returns how many records were served at least once.
-    #[must_use]
-    pub fn consumed(&self) -> usize {
+    pub(crate) fn consumed(&self) -> usize {
         self.served.len()
     }
 
     /// Requests that looked for a record.
-    #[must_use]
-    pub fn requests(&self) -> u64 {
+    pub(crate) fn requests(&self) -> u64 {
         self.requests
     }
 
@@ -380,8 +373,7 @@ impl RequestSession {
     }
 
     /// Returns how many records were served again, by the reason: `retry` or `exhausted`.
-    #[must_use]
-    pub fn again(&self) -> &BTreeMap<&'static str, u64> {
+    pub(crate) fn again(&self) -> &BTreeMap<&'static str, u64> {
         &self.again
     }
 }

@@ -48,8 +48,7 @@ pub struct RecordReport {
 
 impl RecordReport {
     /// Exchanges that are missing.
-    #[must_use]
-    pub fn missing(&self) -> u64 {
+    pub(crate) fn missing(&self) -> u64 {
         self.queue_full + self.queue_bytes + self.unreadable + self.unsearched + self.broken
     }
 

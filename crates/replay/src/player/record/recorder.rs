@@ -264,8 +264,7 @@ impl<S: Sink<Item = SinkEntry>> PendingExchange<S> {
     }
 
     /// Time since the request came.
-    #[must_use]
-    pub fn elapsed(&self) -> Duration {
+    pub(crate) fn elapsed(&self) -> Duration {
         self.at.elapsed()
     }
 
