@@ -53,7 +53,7 @@ const REFUSALS: [&str; 3] = ["500", "503", "429:retry-after=1s"];
 /// Kind of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum CaseKind {
+pub(crate) enum CaseKind {
     /// The same stream in other writes.
     Recut,
     /// The stream fails.
@@ -64,7 +64,7 @@ pub enum CaseKind {
 
 /// A stream, and what is done to it before it reaches the gateway.
 #[derive(Debug, Clone)]
-pub struct ProveCase {
+pub(crate) struct ProveCase {
     /// Number of the stream of ground truth.
     pub stream: usize,
     /// Endpoint of the gateway that is asked.

@@ -66,7 +66,7 @@ pub struct CompareRules {
 
 /// A check that failed, and how.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct FailedCheck {
+pub(crate) struct FailedCheck {
     /// The check.
     pub check: ProveCheck,
     /// The first difference.
@@ -79,7 +79,7 @@ fn failed(check: ProveCheck, what: impl Into<String>) -> FailedCheck {
 
 /// A stream as the server sent it.
 #[derive(Debug, Clone, Copy)]
-pub struct TrueStream<'a> {
+pub(crate) struct TrueStream<'a> {
     /// Endpoint that the gateway asked.
     pub endpoint: Endpoint,
     /// Its events, before anything was done to them.

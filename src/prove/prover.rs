@@ -48,7 +48,7 @@ pub struct Prover {
 
 /// A case that ran.
 #[derive(Debug)]
-pub struct CaseRun {
+pub(crate) struct CaseRun {
     /// The case.
     pub case: ProveCase,
     /// Its marker.

@@ -160,8 +160,8 @@ impl<'a> Redactor<'a> {
     }
 
     /// The same with another budget, in bytes of work.
-    #[cfg(test)]
-    pub(crate) fn within(self, budget: u64) -> Self {
+    #[must_use]
+    pub fn within(self, budget: u64) -> Self {
         Self { budget, ..self }
     }
 
