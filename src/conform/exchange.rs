@@ -69,7 +69,6 @@ impl ConformExchange {
         Some(request.to_string())
     }
 
-    /// Compares an answer with the recorded one.
     pub(crate) fn compare(&self, answer: &FetchedResponse) -> ShapeDifferences {
         let mut found = ShapeDifferences::default();
         if answer.status != self.status {

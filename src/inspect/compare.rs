@@ -335,7 +335,6 @@ impl ComparedTrace {
         ]
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "counts of a trace are far below 2^53")]
     fn count(&self) -> f64 {
         self.requests().count() as f64
     }

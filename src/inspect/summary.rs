@@ -350,7 +350,6 @@ fn span(intervals: &[(Duration, Duration)]) -> Option<f64> {
     Some(Millis::from(end.saturating_sub(start)).0)
 }
 
-#[allow(clippy::cast_precision_loss)] // a rate for people
 fn arrival_rate(intervals: &[(Duration, Duration)]) -> Option<f64> {
     let first = intervals.iter().map(|(arrival, _)| *arrival).min()?;
     let last = intervals.iter().map(|(arrival, _)| *arrival).max()?;

@@ -64,7 +64,6 @@ impl AnswerSequence {
     }
 }
 
-/// Parts of the answer that the request asks for.
 #[derive(Debug, Clone, Default)]
 pub(super) struct AnswerParts {
     pub(super) token_ids: bool,

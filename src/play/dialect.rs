@@ -57,7 +57,7 @@ pub(super) struct Dialect {
     /// The event of usage alone, which has no choices.
     usage_event: &'static [DialectRow],
     /// From where on an error's message is left out.
-    cut_messages: &'static [&'static str],
+    pub(super) cut_messages: &'static [&'static str],
     /// Paths that are not there.
     missing: &'static [&'static str],
 }
@@ -184,11 +184,6 @@ impl Dialect {
         if let Some(at) = self.cut_messages.iter().filter_map(|start| message.find(start)).min() {
             message.truncate(at);
         }
-    }
-
-    /// Checks whether errors have other words.
-    pub(super) fn rewords(&self) -> bool {
-        !self.cut_messages.is_empty()
     }
 
     /// Checks whether this version has a path that the newest has.

@@ -109,7 +109,6 @@ impl ServerState {
         Self::of(config, model, replay, place)
     }
 
-    /// The state of a server of these records and this model.
     pub(super) fn of(
         config: Config,
         model: Arc<Model>,

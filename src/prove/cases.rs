@@ -50,7 +50,6 @@ const FAILURES: [&str; 5] = ["error-event", "reset", "truncate", "close", "stall
 /// Faults before an answer.
 const REFUSALS: [&str; 3] = ["500", "503", "429:retry-after=1s"];
 
-/// Kind of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum CaseKind {

@@ -64,7 +64,6 @@ pub struct CompareRules {
     pub model: String,
 }
 
-/// A check that failed, and how.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct FailedCheck {
     /// The check.

@@ -46,7 +46,6 @@ pub struct Prover {
     pub counter: AtomicU64,
 }
 
-/// A case that ran.
 #[derive(Debug)]
 pub(crate) struct CaseRun {
     /// The case.

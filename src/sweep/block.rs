@@ -114,7 +114,6 @@ impl ReadResponse {
     }
 }
 
-/// What is wrong with an error in the form of an endpoint.
 fn error_defect(endpoint: Endpoint, body: &Value) -> Option<String> {
     let error = match (endpoint, type_of(body)) {
         (Endpoint::Responses, "response.failed") => body.pointer("/response/error"),

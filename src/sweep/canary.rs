@@ -60,7 +60,6 @@ impl Canary {
         [CanaryForm::Plain, CanaryForm::Base64].into_iter().chain(others).collect()
     }
 
-    /// The text in a form.
     pub(crate) fn shown(&self, form: CanaryForm) -> Cow<'_, str> {
         match form {
             CanaryForm::Plain => Cow::Borrowed(&self.text),

@@ -152,7 +152,6 @@ impl TokenSplit {
 }
 
 impl SweepCell {
-    /// Its parts, as they are named.
     pub(crate) fn parts(&self) -> [String; 6] {
         [
             endpoint_name(self.endpoint).to_owned(),

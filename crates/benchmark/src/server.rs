@@ -137,9 +137,6 @@ impl MeasuredServer {
     }
 
     /// Ends it and returns its figures, if it prints any.
-    ///
-    /// # Errors
-    /// When that cannot be read.
     pub(crate) fn end(mut self) -> io::Result<Value> {
         self.signal(Signal::TERM);
         let began = Instant::now();

@@ -53,12 +53,7 @@ impl Distribution {
     }
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "indices of a list"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "indices of a list")]
 fn of_sorted(values: &[f64], statistic: Statistic) -> Option<f64> {
     match statistic {
         Statistic::Mean => (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64),

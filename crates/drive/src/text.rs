@@ -51,7 +51,6 @@ impl TextEndpoint {
         }
     }
 
-    /// Its path.
     pub(crate) fn path(self) -> &'static str {
         match self {
             Self::Chat => "/v1/chat/completions",
@@ -127,7 +126,6 @@ impl Default for PromptTexts {
 }
 
 impl PromptTexts {
-    /// Notes how long prompts are at an endpoint.
     pub(crate) fn set_length(&mut self, endpoint: TextEndpoint, model: &str, length: Length) {
         self.lengths.insert((endpoint, model.to_owned()), length);
     }

@@ -143,7 +143,6 @@ impl Workload {
         Ok(self)
     }
 
-    /// Returns the index of the request with this number.
     pub(crate) fn index_of(&self, number: usize) -> Option<usize> {
         self.requests.binary_search_by_key(&number, |request| request.number).ok()
     }

@@ -95,7 +95,6 @@ impl ReadyResponse {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let (ranks, rank) = self.data_parallel;
         let tokens = u64::from(self.num_gpu_blocks) * u64::from(self.block_size);
-        #[allow(clippy::cast_precision_loss)] // a figure for a log
         let concurrency = tokens as f64 / f64::from(self.max_model_len.max(1));
         let nil = MsgpackValue::Nil;
         MsgpackValue::map([

@@ -159,7 +159,6 @@ impl TimedRequest {
 }
 
 /// Share of a prefill that is computed, from 0 to 1; all of it for a step that is none.
-#[allow(clippy::cast_precision_loss)] // counts of tokens
 fn share(computed: usize, all: usize) -> f64 {
     if computed >= all { 1.0 } else { computed as f64 / all as f64 }
 }

@@ -338,7 +338,6 @@ impl<B> FaultedBody<B> {
         self.steps.push(BodyStep::End(error));
     }
 
-    /// Polls for the next fault by time.
     fn poll_timer(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.timer.is_none() {
             let times = self.faults.iter().filter_map(ActiveFault::time_to_come).min();

@@ -113,9 +113,6 @@ impl FaultSelection {
     }
 
     /// Adds a condition.
-    ///
-    /// # Errors
-    /// What is wrong with it.
     pub(crate) fn add(&mut self, name: &str, value: Option<&str>) -> Result<(), String> {
         if let Some(header) = name.strip_prefix("header:") {
             let header = header.parse().map_err(|_| format!("{header} is no name of a header"))?;

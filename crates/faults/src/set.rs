@@ -322,7 +322,6 @@ impl FaultSet {
     pub(crate) fn is_drawn(&self, rate: f64, number: usize, (first, second): (u64, u64)) -> bool {
         let number = u64::try_from(number).unwrap_or_default();
         let seed = self.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        #[allow(clippy::cast_precision_loss)] // 53 bits are
         let drawn = (draw(first, second, seed) >> 11) as f64 / (1_u64 << 53) as f64;
         drawn < rate
     }

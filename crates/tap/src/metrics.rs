@@ -130,7 +130,6 @@ impl TapMetrics {
         self.upstreams.get(*self.places.get(place)?)
     }
 
-    /// Counts a request that is sent to an upstream.
     pub(super) fn sent(&self, upstream: usize) {
         if let Some(counts) = self.upstream(upstream) {
             counts.sent.fetch_add(1, Relaxed);
@@ -189,7 +188,6 @@ fn by_outcome(counts: &[AtomicU64; OUTCOMES.len()]) -> ByLabel<'static> {
     labelled(OUTCOMES.iter().zip(counts).map(|((_, name), count)| (*name, read(count))))
 }
 
-#[allow(clippy::cast_precision_loss)] // numbers of exchanges
 fn size(count: usize) -> f64 {
     count as f64
 }

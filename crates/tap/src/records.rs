@@ -235,7 +235,6 @@ impl ExchangeRecords<'_> {
     }
 }
 
-/// Adds log probabilities to a record.
 fn add_logprobs(record: &mut Record, seen: ObservedLogprobs, requested: &RequestedLogprobs) {
     let RecordedLogprobs { output, prompt, is_dropped } = seen.record(record.output_tokens, requested);
     (record.logprobs, record.prompt_logprobs) = (output, prompt);

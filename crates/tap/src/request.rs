@@ -291,7 +291,8 @@ impl RequestFacts {
             name.filter(|name| name.len() <= MAX_NAME).map(str::to_owned)
         };
         let client_id = name("request_id", headers.get("x-request-id").and_then(|value| value.to_str().ok()));
-        let path = name("path", Some(target.path).filter(|_| !target.is_path_implied()));
+        let path =
+            name("path", Some(target.path).filter(|_| target.endpoint == Endpoint::Other || target.path == TOKENS));
         let model = name("model", requested.and_then(|requested| requested.model.as_deref()));
         let endpoint = requested.map_or(target.endpoint, |requested| requested.endpoint(target));
         let sampling = requested.and_then(|requested| requested.sampling(target.path));
@@ -316,12 +317,6 @@ impl RequestFacts {
                 && requested.is_some_and(RequestFields::echoes)
                 && repeats_last_message(body),
         }
-    }
-}
-
-impl RequestTarget<'_> {
-    fn is_path_implied(self) -> bool {
-        self.endpoint != Endpoint::Other && self.path != TOKENS
     }
 }
 

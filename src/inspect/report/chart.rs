@@ -57,7 +57,6 @@ pub fn line_chart(title: &str, x: Axis, y: Axis, lines: &[(&str, Vec<(f64, f64)>
     Chart { title: title.to_owned(), x, y, series, has_diagonal: false }.file(&PageFigures::of_json(json!(points)))
 }
 
-/// Mark of a chart's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChartMark {
     Line,

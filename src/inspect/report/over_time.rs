@@ -130,7 +130,6 @@ impl TokenBuckets {
     }
 
     /// The rate of a run that began then.
-    #[expect(clippy::cast_precision_loss, reason = "figures for people")]
     pub(super) fn rate(mut self, begin: Duration) -> Option<TokenRate> {
         while self.ends().is_some_and(|(first, last)| last - first >= BUCKETS) {
             self.widen();

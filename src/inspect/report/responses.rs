@@ -158,7 +158,6 @@ impl Failures {
         }
     }
 
-    /// The failed requests of a run that began then.
     pub(super) fn report(self, begin: Duration) -> FailedRequests {
         let kind = |((status, outcome), count)| FailureKind { status, outcome, count };
         let mut by_kind: Vec<FailureKind> = self.by_kind.into_iter().map(kind).collect();

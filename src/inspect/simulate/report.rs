@@ -49,7 +49,7 @@ pub(super) struct FleetMeasurements {
     good: u64,
     good_tokens: u64,
     pub(super) refused: u64,
-    end: Duration,
+    pub(super) end: Duration,
 }
 
 impl FleetMeasurements {
@@ -91,10 +91,6 @@ impl FleetMeasurements {
             self.good += 1;
             self.good_tokens += u64::from(live.tokens);
         }
-    }
-
-    pub(super) fn step_ended(&mut self, now: Duration) {
-        self.end = self.end.max(now);
     }
 
     pub(super) fn report(

@@ -72,7 +72,6 @@ impl FromStr for RouterPolicy {
 }
 
 impl RouterPolicy {
-    /// Its name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::RoundRobin => "round_robin",

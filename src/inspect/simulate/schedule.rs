@@ -118,7 +118,6 @@ impl ArrivalSchedule {
 
     /// Returns the share of the prompt tokens that a cache without a limit would have had: whole blocks that an earlier prompt had too.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "tokens are far below 2^53")]
     pub(crate) fn ideal_hit_rate(&self) -> f64 {
         let prompt = |request: &Arriving| PromptBlocks {
             blocks: Arc::new(self.full_blocks(request).to_vec()),

@@ -109,7 +109,6 @@ impl Balancer {
     }
 
     /// Takes the figures of a step.
-    #[allow(clippy::cast_precision_loss)] // counts of requests
     pub(super) fn step(&self, rank: usize, stats: &SchedulerStats, now: Instant) {
         let mut state = self.0.lock();
         // Those of the steps before, if they were due meanwhile.

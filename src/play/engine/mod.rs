@@ -235,7 +235,7 @@ impl Engine {
             let ReplicaFaults { faults, replica } = faults.clone();
             let faults = PublisherFaults { faults, replica, rank: number };
             let (sender, kv_events) = kv_events::start(&config, model, algorithm, faults)?;
-            stepping.publish_with(sender);
+            stepping.kv_events = Some(sender);
             self.kv_events.push(kv_events);
         }
         if let Some(config) = kv_transfer.map(|config| config.of_rank(number)) {

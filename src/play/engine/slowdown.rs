@@ -22,7 +22,6 @@ base::with_defaults! {
         /// Times that were set, with a number that counts how often.
         times: Lock<Option<StepTimes>>,
         changes: AtomicU64,
-        /// Times of transfers that were set.
         transfers: Lock<Option<TransferTimes>>,
     }
 }
@@ -48,7 +47,6 @@ impl Slowdown {
         *self.transfers.lock() = Some(times);
     }
 
-    /// Times of transfers that were set.
     pub(super) fn transfer_times(&self) -> Option<TransferTimes> {
         *self.transfers.lock()
     }

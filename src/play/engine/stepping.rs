@@ -53,7 +53,7 @@ pub(super) struct Stepping {
     /// Pauses that wait for running requests.
     pub(super) pausing: Vec<Pausing>,
     /// Where events about the cache go.
-    kv_events: Option<EventSender>,
+    pub(super) kv_events: Option<EventSender>,
     /// The part of transfers between engines, where it has one.
     pub(super) connector: Option<KvConnector>,
     /// Recorded times, where requests have steps of their own.
@@ -125,11 +125,6 @@ impl Stepping {
             is_exhausted: false,
             zero: Instant::now(),
         })
-    }
-
-    /// Publishes the events of each step.
-    pub(super) fn publish_with(&mut self, kv_events: EventSender) {
-        self.kv_events = Some(kv_events);
     }
 
     /// Steps until the inbox is closed: all requests together, or each for itself by its recorded times.
@@ -348,7 +343,7 @@ impl Stepping {
     }
 
     /// Blocks in use, from the share of them that the scheduler shows.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a count of blocks
+    #[allow(clippy::cast_possible_truncation)] // a count of blocks
     fn blocks_in_use(&self, usage: f64) -> u64 {
         (usage * f64::from(self.blocks.saturating_sub(1))).round() as u64
     }

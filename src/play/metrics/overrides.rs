@@ -330,7 +330,6 @@ fn bucket_values(histogram: &str, counts: &Value, page: &str, values: &mut Map<S
     }
     let (mut cumulated, mut sum, mut last, mut samples) = (0.0, 0.0, 0.0, Vec::new());
     for (at, bound) in bounds.iter().enumerate() {
-        #[allow(clippy::cast_precision_loss)] // counts of observations
         let count = list.get(at).map_or(0.0, |count| *count as f64);
         last = bound.parse::<f64>().ok().filter(|bound| bound.is_finite()).unwrap_or(last + 1.0);
         cumulated += count;

@@ -37,7 +37,6 @@ pub(in super::super) struct About<'a> {
     pub(in super::super) kv_cache_metrics: bool,
     /// The simulated engine's cache, where there is one.
     pub(in super::super) cache: Option<&'a KvCacheConfig>,
-    /// Runs of the tools' parser, on a server with one.
     pub(in super::super) tool_calls: Option<&'a ToolParserCalls>,
     /// True where families are there under their earlier names too.
     pub(in super::super) legacy_metrics: bool,

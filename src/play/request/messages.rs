@@ -60,7 +60,6 @@ pub(in crate::play) fn refusal(refused: ApiError) -> Result<Response, ApiError> 
     Ok(json_answer(status, error_body(&refused), extra))
 }
 
-/// Counts the prompt tokens of a message.
 pub(in crate::play) async fn count(
     extract::State(state): extract::State<Arc<ServerState>>,
     JsonBody { bytes, .. }: JsonBody,

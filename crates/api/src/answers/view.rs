@@ -154,7 +154,6 @@ fn block(block: &Value) -> Option<ChoicePart<'_>> {
     }
 }
 
-/// The parts of a response's item.
 fn item(item: &Value) -> Vec<ChoicePart<'_>> {
     let fields = item.as_object();
     let content = fields.map(|fields| list(fields, "content")).unwrap_or_default();

@@ -54,12 +54,7 @@ impl Histogram {
 
     /// Adds a count.
     pub fn count(&self, count: u32) {
-        self.count_all(count, 1);
-    }
-
-    /// Adds a count so many times.
-    pub(crate) fn count_all(&self, count: u32, times: u64) {
-        self.add(f64::from(count), u64::from(count), times);
+        self.add(f64::from(count), u64::from(count), 1);
     }
 
     fn add(&self, value: f64, units: u64, times: u64) {
@@ -103,7 +98,6 @@ pub fn one_two_five(most: u32) -> Vec<f64> {
 
 /// A counter's value.
 #[must_use]
-#[allow(clippy::cast_precision_loss)] // exact below 2^53
 pub fn float(count: u64) -> f64 {
     count as f64
 }

@@ -81,7 +81,6 @@ impl MsgpackValue {
 
     /// A number.
     #[must_use]
-    #[allow(clippy::cast_precision_loss)] // as Python reads a whole number where it wants another
     pub fn as_f64(&self) -> Option<f64> {
         match self {
             Self::Float(number) => Some(*number),
@@ -143,7 +142,6 @@ impl MsgpackValue {
     }
 }
 
-/// Makes values of what they hold.
 macro_rules! holds {
     ($($type:ty: $held:ident => $value:expr,)+) => {$(
         impl From<$type> for MsgpackValue {

@@ -44,7 +44,6 @@ impl BlockPool {
     }
 
     /// Share of blocks in use, from 0 to 1.
-    #[allow(clippy::cast_precision_loss)] // there are fewer blocks than 2^32
     pub(super) fn usage(&self) -> f64 {
         match self.blocks.len() - 1 {
             _ if self.is_exhausted => 1.0,

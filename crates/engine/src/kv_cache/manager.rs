@@ -113,18 +113,13 @@ impl KvCacheManager {
     }
 
     /// Gives a sequence the cached prefix that was found last and blocks for all other tokens, which are cached by
-    /// [`KvCacheManager::cache_loaded`]. Does nothing and returns false unless they fit and leave so many blocks free.
+    /// `settle`. Does nothing and returns false unless they fit and leave so many blocks free.
     pub(crate) fn admit_loaded(&mut self, sequence: &mut Sequence, reserved: usize) -> bool {
         if !self.fits(sequence.num_tokens(), reserved) {
             return false;
         }
         self.take_hits(sequence);
         self.extend(sequence, sequence.num_tokens().div_ceil(self.config.block_size))
-    }
-
-    /// Caches the blocks of a sequence that was admitted with blocks for tokens of another engine, known to events by a number.
-    pub fn cache_loaded(&mut self, number: u32, sequence: &mut Sequence, num_tokens: usize) {
-        self.settle(number, sequence, num_tokens);
     }
 
     /// Whether so many tokens would fit with the cached prefix that was found last, and leave so many blocks free.
@@ -181,8 +176,8 @@ impl KvCacheManager {
         true
     }
 
-    /// Caches the blocks of a sequence that so many tokens fill, and notes how far its blocks go.
-    fn settle(&mut self, number: u32, sequence: &mut Sequence, num_tokens: usize) {
+    /// Caches the blocks of a sequence, known to events by a number, that so many tokens fill, and notes how far its blocks go.
+    pub(crate) fn settle(&mut self, number: u32, sequence: &mut Sequence, num_tokens: usize) {
         self.cache_blocks(number, sequence, num_tokens / self.config.block_size);
         sequence.settled_tokens = sequence.blocks.len() * self.config.block_size;
         if self.config.enable_prefix_caching {

@@ -53,7 +53,6 @@ pub(super) struct ExtraKeys<'a> {
     pub(super) cache_salt: Option<&'a str>,
 }
 
-/// One of the extra keys of a block hash.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ExtraKey<'a> {
     Lora(&'a LoraRequest),

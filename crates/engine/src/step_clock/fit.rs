@@ -133,7 +133,6 @@ fn fitted(measured: &[&MeasuredStep]) -> LinearModel {
     model
 }
 
-#[allow(clippy::cast_precision_loss)] // a count of steps
 fn count(steps: usize) -> f64 {
     steps.max(1) as f64
 }

@@ -78,7 +78,6 @@ impl FromStr for Profile {
 }
 
 impl Profile {
-    #[allow(clippy::cast_precision_loss)] // counts of tokens
     pub(super) fn seconds(&self, work: &StepWork) -> f64 {
         let reached = if self.gpus > 1.0 { TOGETHER } else { 1.0 } * self.gpus;
         let bytes = self.parameters * BYTES + work.context_tokens as f64 * self.kv_bytes;

@@ -45,7 +45,6 @@ use base::lock::Lock;
 /// The first bytes of an HTTP/2 connection (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The service of one connection's requests.
 pub(super) struct ConnectionService<B> {
     pub(super) service: SharedService<B>,
     pub(super) client: Peer,

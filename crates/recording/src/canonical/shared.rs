@@ -104,7 +104,6 @@ impl<T> SharedList<T> {
         self.last.is_none()
     }
 
-    /// The last item.
     pub(crate) fn last(&self) -> Option<&T> {
         self.last.as_ref().map(|link| &link.item)
     }

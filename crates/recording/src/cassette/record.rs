@@ -199,7 +199,6 @@ pub enum TransportFault {
 }
 
 impl TransportFault {
-    /// Its name in a file.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Reset { .. } => "reset",

@@ -31,9 +31,6 @@ impl JsonWriter {
     }
 
     /// Adds a line, given without its end.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
     pub(crate) fn append(&mut self, line: &[u8]) -> Result<(), TraceError> {
         let pushed = self.unit.push(line).and_then(|()| self.unit.push(b"\n"));
         pushed.map_err(|source| self.failure(source))?;
@@ -41,9 +38,6 @@ impl JsonWriter {
     }
 
     /// Writes what waits.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
     pub(crate) fn flush(&mut self) -> Result<(), TraceError> {
         let written = self.unit.take().and_then(|unit| self.output.put(&unit));
         written.map_err(|source| self.failure(source))

@@ -287,7 +287,6 @@ impl McpEndpoint {
         self.named(head, sender.session).map(|(key, _)| (key, false))
     }
 
-    /// The session that a head names.
     fn named(&self, head: &McpHeaders, session: &str) -> Result<(SessionKey, Arc<Lock<McpConnection>>), EndpointReply> {
         let Some(name) = head.session.clone() else {
             return Err(refused(400, INVALID_REQUEST, "Mcp-Session-Id is missing: begin with initialize"));

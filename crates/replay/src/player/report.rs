@@ -238,7 +238,6 @@ impl CassettePlayer {
     }
 }
 
-/// The records that a session was served.
 fn served(name: &str, state: &SessionState) -> HashSet<usize> {
     match &state.own {
         Some(own) => own.sessions.lock().get(name).map(|state| state.session.served()).unwrap_or_default(),

@@ -355,7 +355,6 @@ impl OpenCoreRequest {
     }
 }
 
-/// Returns the endpoint whose requests have such ids.
 fn endpoint_of(name: &str) -> Endpoint {
     match name.split(['-', '_']).next() {
         Some("chatcmpl") => Endpoint::Chat,

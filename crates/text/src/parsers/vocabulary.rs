@@ -56,7 +56,6 @@ impl Vocabulary {
         self.tokens.iter().find(|(_, text)| text == token).map(|(id, _)| *id)
     }
 
-    /// Finds the tokens of a grammar's marks.
     pub(super) fn marks(&self, grammar: &Grammar) -> MarkTokens {
         let by_id = grammar.literals.iter().filter(|literal| literal.by_id);
         let mut ids: Vec<_> =

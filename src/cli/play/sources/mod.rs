@@ -278,7 +278,7 @@ fn check_ways(args: &PlayArgs, kinds: &[SourceKind]) -> Result<(), Failure> {
         let message = "--replay-match is the short form of --match, and both are given";
         return Err(Failure::usage(message).hint("leave --replay-match out"));
     }
-    if let Some(way) = args.replay_match.filter(|way| kinds.contains(&SourceKind::Trace) && !way.is_of_trace()) {
+    if let Some(way) = args.replay_match.filter(|way| kinds.contains(&SourceKind::Trace) && way.of_trace().is_none()) {
         let message = format!("--replay-match {} has no effect on a trace: it has no requests to compare", way.name());
         let hint = format!("it is the trace's way ({}); --match is the cassette's", matching::OF_TRACE.join(", "));
         return Err(Failure::usage(message).hint(hint));

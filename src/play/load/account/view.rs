@@ -19,7 +19,6 @@ impl LoadedTrace {
         self.matcher.servable().len() + self.recordings.all().len()
     }
 
-    /// Checks whether a record can be served.
     fn is_served(&self, record: usize) -> bool {
         self.matcher.is_servable(record) || self.recordings.serves(record)
     }

@@ -47,7 +47,6 @@ pub struct RecordReport {
 }
 
 impl RecordReport {
-    /// Exchanges that are missing.
     pub(crate) fn missing(&self) -> u64 {
         self.queue_full + self.queue_bytes + self.unreadable + self.unsearched + self.broken
     }

@@ -2,7 +2,6 @@
 
 use super::grammars::Transition;
 
-/// State of a response's parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::parsers) enum ParserState {
     Content,
