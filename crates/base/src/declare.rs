@@ -3,7 +3,7 @@
 /// Declares a struct and its `Default`: a field that names no value after `=` has its type's own default.
 ///
 /// ```
-/// base::with_defaults! {
+/// vllm_vcr_base::with_defaults! {
 ///     /// Options of a server.
 ///     #[derive(Debug)]
 ///     pub struct Options {
@@ -36,7 +36,7 @@ macro_rules! with_defaults {
 /// Declares an enum with the name of each variant: `ALL` has the variants in their order, `name` gives the name of one, as `Display` does.
 ///
 /// ```
-/// base::named! {
+/// vllm_vcr_base::named! {
 ///     /// A direction.
 ///     #[derive(Debug, Clone, Copy)]
 ///     pub enum Direction {
