@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// Version of the package.
 pub(in crate::cli) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Commit of its sources: its hash, with `-dirty` if they had changes, or `unknown`.

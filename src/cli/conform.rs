@@ -1,9 +1,9 @@
 //! `conform`: its flags, and what was found as a table or JSON.
 
-use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Args, ValueEnum};
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderName, HeaderValue};
 use serde_json::json;
 
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
     conform::{
         ConformCheck, ConformClient, ConformError, ShapeDifference, check_exchanges, check_kv_events, check_metrics,
     },
-    net::upstream::{Authorities, UpstreamOptions, UpstreamUrl},
+    net::upstream::UpstreamUrl,
 };
 
 /// Check whether a server answers in the shapes of a real vLLM.
@@ -103,22 +103,21 @@ pub(in crate::cli) fn run(args: ConformArgs) -> Result<ExitCode, Failure> {
 /// The model that is asked, and what was found.
 async fn checks(args: &ConformArgs) -> Result<(String, Vec<ConformCheck>), Failure> {
     let client = client(args)?;
-    let asked = match &args.model {
+    let model = match &args.model {
         Some(model) => model.clone(),
         None => client.model().await.map_err(|error| no_model(args, error))?,
     };
-    let model = asked.as_str();
     let mut checks = Vec::new();
     if args.profile.contains(&ConformProfile::Vllm) {
-        checks.extend(check_exchanges(&client, model).await?);
+        checks.extend(check_exchanges(&client, &model).await?);
     }
     if args.profile.contains(&ConformProfile::Picker) {
-        checks.extend(check_metrics(&client, model).await?);
+        checks.extend(check_metrics(&client, &model).await?);
     }
     if let Some(endpoint) = &args.kv_events {
-        checks.push(check_kv_events(&client, model, endpoint, args.timeout).await?);
+        checks.push(check_kv_events(&client, &model, endpoint, args.timeout).await?);
     }
-    Ok((asked, checks))
+    Ok((model, checks))
 }
 
 /// A server that lists no model may have been named with the path of its API.
@@ -132,12 +131,8 @@ fn no_model(args: &ConformArgs, error: ConformError) -> Failure {
 }
 
 fn client(args: &ConformArgs) -> Result<ConformClient, Failure> {
-    let mut headers: HeaderMap = args.header.iter().cloned().collect();
-    if let Some(key) = &args.api_key {
-        headers.insert(header::AUTHORIZATION, gateway::bearer(key)?);
-    }
-    let authorities = args.target_ca.as_deref().map(Authorities::read).transpose().map_err(Failure::input)?;
-    let options = UpstreamOptions { authorities: authorities.map(Arc::new), ..UpstreamOptions::default() };
+    let headers = gateway::headers(&args.header, args.api_key.as_ref())?;
+    let options = gateway::options(args.target_ca.as_deref())?;
     Ok(ConformClient::new(args.target.clone(), &options, headers, args.timeout))
 }
 

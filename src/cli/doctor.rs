@@ -234,7 +234,6 @@ async fn tokenizer(spec: Option<String>) -> Result<(CheckLine, Option<Tokenizer>
     })
 }
 
-/// A failure and its causes in a line.
 fn reason(failure: &Failure) -> String {
     let text = failure.text();
     let lines = text.lines().filter(|line| !line.starts_with("hint: "));

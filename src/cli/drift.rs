@@ -3,12 +3,11 @@
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::Arc,
     time::Duration,
 };
 
 use clap::Args;
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderName, HeaderValue};
 use serde_json::json;
 
 use crate::{
@@ -24,7 +23,7 @@ use crate::{
         runtime,
         values::Secret,
     },
-    net::upstream::{Authorities, Upstream, UpstreamOptions, UpstreamUrl},
+    net::upstream::{Upstream, UpstreamUrl},
     recording::cassette::{self, Cassette},
     replay::player::{DriftCheck, DriftFinding, DriftVerdict, ServerEnvironment, secrets_of_top},
 };
@@ -114,12 +113,8 @@ fn is_one_of(path: &Path, others: &[PathBuf]) -> bool {
 }
 
 async fn found(args: &DriftArgs, cassettes: &[Cassette]) -> Result<FoundDrift, Failure> {
-    let mut headers: HeaderMap = args.header.iter().cloned().collect();
-    if let Some(key) = &args.api_key {
-        headers.insert(header::AUTHORIZATION, gateway::bearer(key)?);
-    }
-    let authorities = args.live_ca.as_deref().map(Authorities::read).transpose().map_err(Failure::input)?;
-    let options = UpstreamOptions { authorities: authorities.map(Arc::new), ..UpstreamOptions::default() };
+    let headers = gateway::headers(&args.header, args.api_key.as_ref())?;
+    let options = gateway::options(args.live_ca.as_deref())?;
     let check = DriftCheck {
         server: Upstream::new(args.live.clone(), &options),
         headers,

@@ -42,33 +42,28 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure with its exit code.
-    #[must_use]
-    pub fn new(exit: Exit, error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+    pub(crate) fn new(exit: Exit, error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self { exit, error: error.into(), hint: None }
     }
 
     /// Something that was typed is wrong.
-    #[must_use]
-    pub fn usage(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+    pub(crate) fn usage(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::new(Exit::Usage, error)
     }
 
     /// Input data is missing or broken.
-    #[must_use]
     pub(super) fn input(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::new(Exit::BadInput, error)
     }
 
     /// The environment does not allow it.
-    #[must_use]
     pub(super) fn environment(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::new(Exit::Environment, error)
     }
 
     /// The same failure with advice on what to do.
     #[must_use]
-    pub fn hint(self, hint: impl Into<String>) -> Self {
+    pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 

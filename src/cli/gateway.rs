@@ -1,6 +1,10 @@
 //! Flags of a gateway between a server and a client of this program: `prove` and `sweep`.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use clap::Args;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -60,12 +64,23 @@ pub(in crate::cli) fn header(typed: &str) -> Result<(HeaderName, HeaderValue), S
     Ok((name, value))
 }
 
-/// The value of `authorization` for a key.
-pub(in crate::cli) fn bearer(Secret(key): &Secret) -> Result<HeaderValue, Failure> {
-    let wrong = |_| Failure::usage("--api-key: the key has characters that no header may have, such as a line break");
-    let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(wrong)?;
-    value.set_sensitive(true);
-    Ok(value)
+/// The headers that were typed, and `authorization` for a key.
+pub(in crate::cli) fn headers(typed: &[(HeaderName, HeaderValue)], key: Option<&Secret>) -> Result<HeaderMap, Failure> {
+    let mut headers: HeaderMap = typed.iter().cloned().collect();
+    if let Some(Secret(key)) = key {
+        let wrong =
+            |_| Failure::usage("--api-key: the key has characters that no header may have, such as a line break");
+        let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(wrong)?;
+        value.set_sensitive(true);
+        headers.insert(header::AUTHORIZATION, value);
+    }
+    Ok(headers)
+}
+
+/// Options of a server whose certificate one of these authorities has signed.
+pub(in crate::cli) fn options(authorities: Option<&Path>) -> Result<UpstreamOptions, Failure> {
+    let authorities = authorities.map(Authorities::read).transpose().map_err(Failure::input)?;
+    Ok(UpstreamOptions { authorities: authorities.map(Arc::new), ..UpstreamOptions::default() })
 }
 
 impl GatewayArgs {
@@ -75,15 +90,9 @@ impl GatewayArgs {
         Ok(server::bind(&listen).await?)
     }
 
-    /// The client in front of the gateway.
     pub(in crate::cli) fn client(&self) -> Result<StreamClient, Failure> {
-        let mut headers: HeaderMap = self.header.iter().cloned().collect();
-        if let Some(key) = &self.api_key {
-            headers.insert(header::AUTHORIZATION, bearer(key)?);
-        }
-        let authorities = self.via_ca.as_deref().map(Authorities::read).transpose().map_err(Failure::input)?;
-        let options = UpstreamOptions { authorities: authorities.map(Arc::new), ..UpstreamOptions::default() };
-        Ok(StreamClient::new(self.via.clone(), &options, headers, self.timeout))
+        let headers = headers(&self.header, self.api_key.as_ref())?;
+        Ok(StreamClient::new(self.via.clone(), &options(self.via_ca.as_deref())?, headers, self.timeout))
     }
 }
 

@@ -15,7 +15,6 @@ pub(in crate::cli) fn watched<T>(progress: &Arc<LoadProgress>, load: impl FnOnce
 }
 
 /// Formats the progress after this time, shorter than any terminal is wide.
-#[allow(clippy::cast_precision_loss)] // for people
 fn line(loaded: &LoadCounts, elapsed: Duration) -> String {
     let rate = loaded.json as f64 / 1e6 / elapsed.as_secs_f64();
     let mut text = format!("loading: {} records, {rate:.0} MB/s", loaded.records);

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use crate::{
     base::{one_line::one_line, units::parse_duration},
@@ -14,6 +14,7 @@ use crate::{
         gateway::GatewayArgs,
         junit::{JunitCase, junit},
         output, runtime,
+        values::one_of,
     },
     net::server,
     play::{Source, TokenizerSource},
@@ -47,11 +48,11 @@ pub(in crate::cli) struct ProveArgs {
     #[arg(long, help_heading = "Streams", value_name = "DIR", requires = "replay_tokens")]
     tokenizer: Option<String>,
     /// Proves these only.
-    #[arg(long, help_heading = "Cases", value_name = "CHECK", value_delimiter = ',')]
-    only: Vec<CheckArg>,
+    #[arg(long, help_heading = "Cases", value_name = "CHECK", value_delimiter = ',', value_parser = one_of::<ProveCheck>())]
+    only: Vec<ProveCheck>,
     /// What of a stream is compared.
-    #[arg(long, help_heading = "Comparison", value_name = "WHAT", default_value = "events")]
-    compare: CompareArg,
+    #[arg(long, help_heading = "Comparison", value_name = "WHAT", default_value = "events", value_parser = one_of::<CompareBy>())]
+    compare: CompareBy,
     /// Fields of events that may differ, such as id,created,model.
     #[arg(long, help_heading = "Comparison", value_name = "FIELD", value_delimiter = ',')]
     ignore: Vec<String>,
@@ -92,30 +93,6 @@ pub(in crate::cli) struct ProveArgs {
     /// Prints one JSON object instead of text.
     #[arg(long, help_heading = "Output")]
     json: bool,
-}
-
-/// A check, as it is typed.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(in crate::cli) enum CheckArg {
-    /// The same events.
-    Stream,
-    /// The same token counts.
-    Usage,
-    /// The same cost.
-    Cost,
-    /// Nothing of another stream.
-    Isolation,
-    /// An error stays an error.
-    Error,
-}
-
-/// What is compared, as it is typed.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(in crate::cli) enum CompareArg {
-    /// Each event, as JSON.
-    Events,
-    /// Texts, calls, reasons and log probabilities, for gateways that write their own events.
-    Content,
 }
 
 /// Proves, and prints what was proven.
@@ -169,10 +146,7 @@ async fn prover(args: &ProveArgs) -> Result<Prover, Failure> {
         client: args.gateway.client()?,
         streams,
         rules: CompareRules {
-            by: match args.compare {
-                CompareArg::Events => CompareBy::Events,
-                CompareArg::Content => CompareBy::Content,
-            },
+            by: args.compare,
             ignored: args.ignore.iter().cloned().collect(),
             prices: prices.unwrap_or_default(),
             model: args.gateway.model.clone(),
@@ -186,14 +160,7 @@ async fn prover(args: &ProveArgs) -> Result<Prover, Failure> {
 }
 
 fn plan(args: &ProveArgs, upstream: std::net::SocketAddr) -> ProvePlan {
-    let named = args.only.iter().map(|check| match check {
-        CheckArg::Stream => ProveCheck::Stream,
-        CheckArg::Usage => ProveCheck::Usage,
-        CheckArg::Cost => ProveCheck::Cost,
-        CheckArg::Isolation => ProveCheck::Isolation,
-        CheckArg::Error => ProveCheck::Error,
-    });
-    let mut only: BTreeSet<ProveCheck> = named.collect();
+    let mut only: BTreeSet<ProveCheck> = args.only.iter().copied().collect();
     if only.is_empty() {
         only.extend(ProveCheck::ALL);
     }

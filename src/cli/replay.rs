@@ -14,23 +14,19 @@ use http::HeaderValue;
 use tokio::sync::watch;
 
 use crate::{
-    cli::{build, failure::Failure, runtime},
+    cli::{build, failure::Failure, gateway, runtime},
     drive::{
-        Arrivals, Drive, DriveError, History, Load, Plan, PromptTexts, Results, Selection, Verdict, WorkloadError,
-        drive,
+        Arrivals, Drive, DriveError, Load, Plan, PromptTexts, Results, Selection, Verdict, WorkloadError, drive,
         find_max::{Climb, Search},
         history::HistoryCounts,
         prompt::Prompts,
     },
-    net::{
-        server,
-        upstream::{Authorities, UpstreamOptions},
-    },
+    net::{server, upstream::UpstreamOptions},
     recording::redaction::RedactionRules,
 };
 
 pub(in crate::cli) use args::ReplayArgs;
-use args::{ArrivalsArg, HistoryArg, PromptArg};
+use args::{ArrivalsArg, PromptArg};
 use outputs::Saves;
 use printed::{Printed, RunInputs};
 
@@ -155,17 +151,9 @@ fn setup(args: &ReplayArgs) -> Result<Drive, Failure> {
     if let Some(key) = &args.api_key {
         headers.push((http::header::AUTHORIZATION, format!("Bearer {}", key.0)));
     }
-    let authorities = args.target_ca.as_deref().map(Authorities::read).transpose();
-    let reach = UpstreamOptions {
-        response_timeout: Some(args.timeout),
-        authorities: authorities.map_err(Failure::input)?.map(Arc::new),
-        ..UpstreamOptions::default()
-    };
+    let reach =
+        UpstreamOptions { response_timeout: Some(args.timeout), ..gateway::options(args.target_ca.as_deref())? };
     let texts = (args.prompt_as == PromptArg::Text).then(PromptTexts::default);
-    let history = match args.history {
-        HistoryArg::Recorded => History::Recorded,
-        HistoryArg::Live => History::Live,
-    };
     let cache_salt = args.cache_salt.clone().map(inputs::salt);
     let threads = args.threads.or_else(|| thread::available_parallelism().ok());
     Ok(Drive {
@@ -173,7 +161,7 @@ fn setup(args: &ReplayArgs) -> Result<Drive, Failure> {
         reach,
         idle: Some(args.timeout),
         prompts: Prompts { models: args.model.clone(), cache_salt, headers, texts },
-        history,
+        history: args.history,
         start_at: args.start_at,
         out: args.out.clone(),
         commit: Some(build::COMMIT.to_owned()),

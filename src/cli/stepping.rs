@@ -33,7 +33,7 @@ pub(in crate::cli) fn model_length(text: &str) -> Result<ModelLength, String> {
     let count = if is_decimal { number.parse::<f64>().ok() } else { plain() };
     let count =
         count.map(|count| (count * size).floor()).filter(|count| *count >= 1.0 && *count <= f64::from(u32::MAX));
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // it is in range
+    #[allow(clippy::cast_possible_truncation)] // it is in range
     let count = count.and_then(|count| NonZeroU32::new(count as u32));
     count
         .map(|count| ModelLength(Some(count)))

@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode, sync::atomic::AtomicU64, time::Duration};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use http::HeaderMap;
 use serde_json::json;
 
@@ -13,6 +13,7 @@ use crate::{
         gateway::GatewayArgs,
         junit::{JunitCase, junit},
         output, runtime,
+        values::one_of,
     },
     net::{
         server,
@@ -55,8 +56,8 @@ pub(in crate::cli) struct SweepArgs {
     #[arg(long, help_heading = "Comparison", value_name = "N", default_value = "0")]
     allow_bytes: usize,
     /// What of an answer without the text has to be the same.
-    #[arg(long, help_heading = "Comparison", value_name = "WHAT", default_value = "content")]
-    compare: CleanCompareArg,
+    #[arg(long, help_heading = "Comparison", value_name = "WHAT", default_value = "content", value_parser = one_of::<CleanCompare>())]
+    compare: CleanCompare,
     /// Token counts may be missing or others, for gateways that have none.
     #[arg(long, help_heading = "Comparison")]
     without_usage: bool,
@@ -72,15 +73,6 @@ pub(in crate::cli) struct SweepArgs {
     /// Prints one JSON object instead of text.
     #[arg(long, help_heading = "Output")]
     json: bool,
-}
-
-/// What is compared, as it is typed.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(in crate::cli) enum CleanCompareArg {
-    /// Texts, calls, reasons, log probabilities and token counts, in a valid response.
-    Content,
-    /// Every byte.
-    Bytes,
 }
 
 /// Sweeps, and prints what was found.
@@ -135,10 +127,7 @@ async fn sweeper(args: &SweepArgs) -> Result<Sweeper, Failure> {
         canary,
         cells: sampled(cells, usize::try_from(args.cells).unwrap_or(usize::MAX), args.seed),
         model: args.gateway.model.clone(),
-        compare: match args.compare {
-            CleanCompareArg::Content => CleanCompare::Content,
-            CleanCompareArg::Bytes => CleanCompare::Bytes,
-        },
+        compare: args.compare,
         has_usage: !args.without_usage,
         allowed: args.allow_bytes,
         concurrency: args.concurrency.get(),

@@ -7,6 +7,7 @@ use std::{fmt, str::FromStr};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::{
+    drive::{History, LoadClient},
     engine::{
         kv_cache::HashAlgorithm,
         kv_events::{EventEncoding, EventHashes},
@@ -15,6 +16,7 @@ use crate::{
     inspect::Answers,
     net::upstream::UpstreamUrl,
     play::{Synthetic, UnmatchedPace},
+    prove::{CompareBy, ProveCheck},
     recording::{
         canonical::Normalisation,
         cassette::{Times, TokenIds},
@@ -25,6 +27,7 @@ use crate::{
         mcp::{OnNovel, OnUsedUp},
         player::{Ids, MissDetail, OnMiss, RecordErrors},
     },
+    sweep::CleanCompare,
     text::prompt::BlockHashAlgorithm,
 };
 
@@ -70,6 +73,32 @@ pub(in crate::cli) fn share(needed: &'static str) -> impl Fn(&str) -> Result<f64
 }
 
 values! {
+    CleanCompare {
+        Content "content" "Texts, calls, reasons, log probabilities and token counts, in a valid response",
+        Bytes "bytes" "Every byte",
+    }
+    CompareBy {
+        Events "events" "Each event, as JSON",
+        Content "content" "Texts, calls, reasons and log probabilities, for gateways that write their own events",
+    }
+    ProveCheck {
+        Stream "stream" "The same events",
+        Usage "usage" "The same token counts",
+        Cost "cost" "The same cost",
+        Isolation "isolation" "Nothing of another stream",
+        Error "error" "An error stays an error",
+    }
+    LoadClient {
+        Vllm "vllm" "`vllm bench serve`",
+        Guidellm "guidellm" "guidellm",
+        Aiperf "aiperf" "aiperf",
+        GenaiBench "genai-bench" "genai-bench",
+        InferencePerf "inference-perf" "inference-perf",
+    }
+    History {
+        Recorded "recorded" "The recorded ones",
+        Live "live" "Those of this run",
+    }
     TraceFormat {
         Trace "trace" "A trace of this program",
         Mooncake "mooncake" "A row for each request: Mooncake, AIPerf's mooncake_trace, Dynamo's replay rows; times in milliseconds, blocks of 512 tokens",

@@ -84,8 +84,7 @@ pub struct ConformClient {
 
 impl ConformClient {
     /// A client that sends these headers, and gives an answer up after so long.
-    #[must_use]
-    pub fn new(url: UpstreamUrl, options: &UpstreamOptions, headers: HeaderMap, patience: Duration) -> Self {
+    pub(crate) fn new(url: UpstreamUrl, options: &UpstreamOptions, headers: HeaderMap, patience: Duration) -> Self {
         Self { server: Upstream::new(url, options), headers, patience, models: OnceCell::new() }
     }
 
@@ -93,7 +92,12 @@ impl ConformClient {
     ///
     /// # Errors
     /// No answer, or one that breaks off or does not end.
-    pub async fn send(&self, method: &str, path: &str, body: Option<String>) -> Result<FetchedResponse, ConformError> {
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<String>,
+    ) -> Result<FetchedResponse, ConformError> {
         let broken = |why: String| ConformError::Broken { path: path.to_owned(), why };
         let mut request = Request::new(Full::new(Bytes::from(body.clone().unwrap_or_default())));
         *request.method_mut() = method.parse::<Method>().map_err(|error| broken(error.to_string()))?;
@@ -115,7 +119,7 @@ impl ConformClient {
     ///
     /// # Errors
     /// As those of [`send`](Self::send).
-    pub async fn models(&self) -> Result<&FetchedResponse, ConformError> {
+    pub(crate) async fn models(&self) -> Result<&FetchedResponse, ConformError> {
         self.models.get_or_try_init(|| self.send("GET", MODELS, None)).await
     }
 
@@ -123,7 +127,7 @@ impl ConformClient {
     ///
     /// # Errors
     /// A server without one, or that cannot be reached.
-    pub async fn model(&self) -> Result<String, ConformError> {
+    pub(crate) async fn model(&self) -> Result<String, ConformError> {
         let answer = self.models().await?;
         let page: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let model = page.pointer("/data/0/id").and_then(Value::as_str).map(str::to_owned);

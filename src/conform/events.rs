@@ -13,7 +13,6 @@ pub(super) struct StreamedEvent {
     pub(super) data: Value,
 }
 
-/// Reads the events of a body.
 pub(super) fn events(body: &Bytes) -> Vec<StreamedEvent> {
     let mut splitter = SseSplitter::default();
     splitter.push(body.clone());

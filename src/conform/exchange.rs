@@ -55,8 +55,7 @@ pub fn exchanges() -> Vec<ConformExchange> {
 
 impl ConformExchange {
     /// The body to send; `None` where there is none.
-    #[must_use]
-    pub fn body(&self, model: &str) -> Option<String> {
+    pub(crate) fn body(&self, model: &str) -> Option<String> {
         let mut request = self.request.clone();
         match &mut request {
             Value::Null => return None,
@@ -70,9 +69,7 @@ impl ConformExchange {
         Some(request.to_string())
     }
 
-    /// Compares an answer with the recorded one.
-    #[must_use]
-    pub fn compare(&self, answer: &FetchedResponse) -> ShapeDifferences {
+    pub(crate) fn compare(&self, answer: &FetchedResponse) -> ShapeDifferences {
         let mut found = ShapeDifferences::default();
         if answer.status != self.status {
             let start: String = String::from_utf8_lossy(&answer.body).chars().take(120).collect();

@@ -45,8 +45,7 @@ impl ConformCheck {
     }
 
     /// Returns true where nothing differs; with `is_strict`, nothing at all.
-    #[must_use]
-    pub fn holds(&self, is_strict: bool) -> bool {
+    pub(crate) fn holds(&self, is_strict: bool) -> bool {
         self.differences.is_empty() && (!is_strict || self.notes.is_empty())
     }
 }

@@ -24,7 +24,6 @@ pub struct ShapeDifferences {
 }
 
 impl ShapeDifferences {
-    /// Adds what counts.
     pub(super) fn add(&mut self, place: impl Into<String>, what: impl Into<String>) {
         self.differences.push(ShapeDifference { place: place.into(), what: what.into() });
     }
@@ -95,7 +94,6 @@ fn is_null(shape: &Value) -> bool {
     }
 }
 
-/// A shape in words.
 fn kind(shape: &Value) -> String {
     match shape {
         Value::Object(_) => "an object".to_owned(),

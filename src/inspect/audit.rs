@@ -16,7 +16,7 @@ use crate::{
 const LISTED: usize = 100;
 
 /// Content that a trace reveals. [`Display`](fmt::Display) formats it for people.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct AuditReport {
     /// The file, as it was named.
     pub path: String,
@@ -67,15 +67,7 @@ pub struct SecretFinding {
 pub fn audit(path: &Path, rules: &RedactionRules) -> Result<AuditReport, TraceError> {
     let mut reader = TraceReader::open(path)?;
     let mut tally = AuditTally::of(reader.meta());
-    let mut report = AuditReport {
-        path: path.display().to_string(),
-        records: 0,
-        bad_lines: BadLines::default(),
-        warnings: Vec::new(),
-        reveals: Vec::new(),
-        secrets: Vec::new(),
-        secrets_found: 0,
-    };
+    let mut report = AuditReport { path: path.display().to_string(), ..AuditReport::default() };
     while let Some((line, mut record)) = reader.next_sound(&mut report.bad_lines)? {
         report.records += 1;
         let found = redact(&mut record, rules);

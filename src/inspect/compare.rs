@@ -22,10 +22,8 @@ const MOST_GAPS: usize = 100_000;
 /// Parts of a run for its throughput.
 const PARTS: u32 = 100;
 
-/// Quantiles that are compared.
 const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)];
 
-/// Metrics of which quantiles are compared.
 const DISTRIBUTIONS: [(&str, MetricUnit, Good); 5] = [
     ("ttft", MetricUnit::Ms, Good::Less),
     ("itl", MetricUnit::Ms, Good::Less),
@@ -34,7 +32,6 @@ const DISTRIBUTIONS: [(&str, MetricUnit, Good); 5] = [
     ("output_tokens", MetricUnit::Tokens, Good::Neither),
 ];
 
-/// Metrics that are sums by sums.
 const RATIOS: [(&str, MetricUnit, Good); 5] = [
     ("output_tokens_mean", MetricUnit::Tokens, Good::Neither),
     ("cached_share", MetricUnit::Share, Good::More),
@@ -140,8 +137,7 @@ impl ComparedMetric {
 
 impl TraceComparison {
     /// Returns true if no rule of the gate failed.
-    #[must_use]
-    pub fn passes(&self) -> bool {
+    pub(crate) fn passes(&self) -> bool {
         self.gate.iter().all(|result| result.failure.is_none())
     }
 }
@@ -191,7 +187,6 @@ pub(super) fn unit_of(metric: &str) -> Option<MetricUnit> {
     figure.or_else(quantile).map(|(_, unit, _)| unit)
 }
 
-/// Values of one trace that are compared.
 #[derive(Debug, Default)]
 struct ComparedTrace {
     /// Records by their arrivals; of the choices of a request each.
@@ -203,9 +198,7 @@ struct ComparedTrace {
 /// Values of one record that are compared.
 #[derive(Debug, Clone, Copy)]
 struct ComparedChoice {
-    /// Its place in the file.
     place: usize,
-    /// It is the first of its request.
     is_first: bool,
     arrival: Option<Duration>,
     ttft: Option<Duration>,
@@ -342,7 +335,6 @@ impl ComparedTrace {
         ]
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "counts of a trace are far below 2^53")]
     fn count(&self) -> f64 {
         self.requests().count() as f64
     }

@@ -27,7 +27,6 @@ pub(super) fn measure(intervals: &[(Duration, Duration)]) -> Option<Concurrency>
     let span = end.saturating_sub(start).as_secs_f64();
     let busy: f64 = intervals.iter().map(|(_, length)| length.as_secs_f64()).sum();
     let buckets = BUCKETS.min(intervals.len().max(1) * 4);
-    #[allow(clippy::cast_precision_loss)] // at most 60
     let width = span / buckets as f64;
     let mut series = vec![0.0; buckets];
     if width > 0.0 {
@@ -41,7 +40,7 @@ pub(super) fn measure(intervals: &[(Duration, Duration)]) -> Option<Concurrency>
 }
 
 /// Adds one interval, in units of buckets, to the buckets that it covers.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)] // 0 to 60
+#[allow(clippy::cast_possible_truncation)] // 0 to 60
 fn spread(series: &mut [f64], from: f64, to: f64) {
     let (first, last) = (from as usize, to.ceil() as usize);
     for (index, bucket) in series.iter_mut().enumerate().take(last).skip(first) {

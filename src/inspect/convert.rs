@@ -85,7 +85,6 @@ pub fn convert(path: &Path, options: &ReadOptions, target: &ConversionTarget) ->
     })
 }
 
-/// A conversion on its way.
 struct TraceConversion<'a> {
     target: &'a ConversionTarget,
     writer: Option<RequestWriter>,

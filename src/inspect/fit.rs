@@ -220,13 +220,12 @@ impl FitLatencies {
     }
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)] // a place in a list
+#[allow(clippy::cast_possible_truncation)] // a place in a list
 fn share(sorted: &[f64], share: f64) -> f64 {
     let at = (sorted.len().saturating_sub(1) as f64 * share).round() as usize;
     sorted.get(at).copied().unwrap_or(0.0)
 }
 
-#[allow(clippy::cast_precision_loss)] // counts
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / (values.len().max(1) as f64)
 }

@@ -29,7 +29,6 @@ struct MetricLimits {
     max_decrease: Option<f64>,
 }
 
-/// Limits of one metric as they are written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenLimits {
@@ -51,7 +50,7 @@ impl MetricGate {
     ///
     /// # Errors
     /// With the line or the field, where the text is no such TOML or a limit cannot be read.
-    pub fn read(text: &str) -> Result<Self, String> {
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
         let written: BTreeMap<String, WrittenLimits> = toml::from_str(text).map_err(|error| error.to_string())?;
         if written.is_empty() {
             return Err("it has no table: write one for each metric, such as [ttft_p99]".to_owned());
@@ -179,7 +178,6 @@ fn is_amount(value: f64) -> Option<f64> {
     (value.is_finite() && value >= 0.0).then_some(value)
 }
 
-/// A value with its unit.
 fn shown(unit: MetricUnit, value: f64) -> String {
     match unit {
         MetricUnit::Ms => format!("{value:.2} ms"),

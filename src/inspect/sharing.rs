@@ -74,7 +74,6 @@ impl KnownBlocks {
     }
 
     /// Share of the blocks that had come before; `None` without blocks.
-    #[allow(clippy::cast_precision_loss)] // a ratio for people
     pub(super) fn repeated(&self) -> Option<f64> {
         let distinct = self.seen.len() as f64 * f64::from(self.skipped_bits).exp2();
         (self.blocks > 0).then(|| (1.0 - distinct / self.blocks as f64).max(0.0))
@@ -87,7 +86,6 @@ fn is_drawn(block: u64, bits: u32) -> bool {
 }
 
 /// Walks prompts in replay order.
-#[allow(clippy::cast_precision_loss)] // a ratio for people
 pub(super) fn measure<'a>(prompts: impl Iterator<Item = &'a PromptBlocks>) -> PrefixSharing {
     let mut sharing = PrefixSharing::default();
     let (mut known, mut whole, mut firsts) = (KnownBlocks::bounded(usize::MAX), HashSet::new(), HashSet::new());

@@ -165,6 +165,7 @@ pub(super) fn summary_with(
     }
 }
 
+#[derive(Default)]
 struct TraceHead {
     path: String,
     meta: Meta,
@@ -193,14 +194,7 @@ impl TraceHead {
             all.bad_lines.first.extend(head.bad_lines.first);
             all
         };
-        let nothing = || Self {
-            path: String::new(),
-            meta: Meta::default(),
-            end: None,
-            warnings: Vec::new(),
-            bad_lines: BadLines::default(),
-        };
-        heads.into_iter().map(named).reduce(join).unwrap_or_else(nothing)
+        heads.into_iter().map(named).reduce(join).unwrap_or_default()
     }
 }
 
@@ -356,7 +350,6 @@ fn span(intervals: &[(Duration, Duration)]) -> Option<f64> {
     Some(Millis::from(end.saturating_sub(start)).0)
 }
 
-#[allow(clippy::cast_precision_loss)] // a rate for people
 fn arrival_rate(intervals: &[(Duration, Duration)]) -> Option<f64> {
     let first = intervals.iter().map(|(arrival, _)| *arrival).min()?;
     let last = intervals.iter().map(|(arrival, _)| *arrival).max()?;

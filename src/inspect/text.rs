@@ -179,7 +179,7 @@ fn write_concurrency(f: &mut Formatter<'_>, concurrency: &Concurrency) -> fmt::R
     line(f, "", format_args!("{} (one bar: {width})", sparkline(&concurrency.series)))
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 0 to 7
+#[allow(clippy::cast_possible_truncation)] // 0 to 7
 fn sparkline(series: &[f64]) -> String {
     let top = series.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
     series.iter().filter_map(|value| BARS.get((value / top * 7.0).round() as usize)).collect()

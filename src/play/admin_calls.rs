@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use super::http::{json as json_page, read_body};
 use crate::replay::account::Access;
 
-/// A call that is refused, with its response.
 #[derive(Debug)]
 pub(super) struct RefusedAdminCall(Box<Response>);
 
@@ -20,7 +19,6 @@ impl RefusedAdminCall {
         Self(Box::new(json_page(status, json!({"error": {"message": message}}).to_string(), HeaderMap::new())))
     }
 
-    /// One whose body is wrong.
     pub(super) fn wrong(message: impl AsRef<str>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message.as_ref())
     }
@@ -32,7 +30,6 @@ impl IntoResponse for RefusedAdminCall {
     }
 }
 
-/// Response to a call.
 pub(super) type AdminResult = Result<Response, RefusedAdminCall>;
 
 /// Checks the caller; the head of its request.
@@ -59,7 +56,6 @@ pub(super) async fn body_of(access: &Access, request: Request, most: usize) -> R
     read_body(body, most).await.map_err(|error| RefusedAdminCall::wrong(error.message))
 }
 
-/// A value as a response.
 pub(super) fn shown(value: &Value) -> Response {
     json_page(StatusCode::OK, value.to_string(), HeaderMap::new())
 }

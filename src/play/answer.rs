@@ -64,12 +64,10 @@ impl AnswerSequence {
     }
 }
 
-/// Parts of the answer that the request asks for.
 #[derive(Debug, Clone, Default)]
 pub(super) struct AnswerParts {
     pub(super) token_ids: bool,
     pub(super) prompt_text: Option<Arc<str>>,
-    /// Tokens of all prompts.
     pub(super) prompt_tokens: u32,
     pub(super) cached: CachedTokens,
     /// True where the times of the only choice are sent.
@@ -78,7 +76,6 @@ pub(super) struct AnswerParts {
     pub(super) failing_event: Option<String>,
 }
 
-/// All choices of an answer.
 #[derive(Debug)]
 pub(super) struct AnswerStream {
     encoder: Encoder,
@@ -98,7 +95,6 @@ pub(super) struct AnswerStream {
     broken: bool,
     /// The step that is being sent.
     step: ChoiceStep,
-    /// What it takes of the memory for answers.
     pub(super) memory: MemoryReservation,
     /// Its requests of a simulated engine, where there is one.
     run: Option<EngineRun>,
@@ -110,17 +106,14 @@ pub(super) struct AnswerStream {
     closing: Duration,
 }
 
-/// Next step of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AnswerStep {
     /// The next step of this choice.
     Step(usize),
-    /// The end of the answer.
     Close,
 }
 
 impl AnswerStream {
-    /// Tokens of all prompts.
     pub(super) fn prompt_tokens(&self) -> u32 {
         self.parts.prompt_tokens
     }
@@ -222,7 +215,6 @@ impl AnswerStream {
         }
     }
 
-    /// Counts its choices.
     pub(super) fn choices(&self) -> u32 {
         u32::try_from(self.sequences.len()).unwrap_or(u32::MAX)
     }

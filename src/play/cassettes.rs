@@ -39,7 +39,6 @@ use crate::{
     },
 };
 
-/// The cassettes of a server.
 #[derive(Debug, Clone)]
 pub(super) struct Cassettes {
     pub(super) player: Arc<CassettePlayer>,
@@ -170,9 +169,6 @@ impl SemanticAnswers {
     }
 
     /// Validates a request as its endpoint does.
-    ///
-    /// # Errors
-    /// Everything that the engine refuses before the first byte.
     async fn accepted(&self, parts: &Parts, body: &Bytes) -> Result<(), ApiError> {
         let (state, body) = (&self.0, body_as_utf8(body));
         if !is_json(&parts.headers) {

@@ -34,117 +34,121 @@ use crate::{
     },
 };
 
-/// Everything that a [`Player`](crate::play::Player) needs, except the socket.
-///
-/// ```no_run
-/// use vllm_vcr::play::{Config, Player, Source};
-///
-/// # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
-/// let player = Player::load(Config { source: Source::Files(vec!["day.jsonl.gz".into()]), ..Config::default() })?;
-/// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-/// println!("http://{}", listener.local_addr()?);
-/// player.serve(listener, std::future::pending()).await;
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// Where the recorded streams come from.
-    pub source: Source,
-    /// True where a trace with lines that break a rule of its format is refused; else its other records are served.
-    pub strict_trace: bool,
-    /// The ways to find a request's record, tried in order.
-    pub order: Vec<MatchBy>,
-    /// Least part of a prompt that a record has to share where it is found by prefix.
-    pub min_match: MinMatch,
-    /// Choice among records that were all served; `None` for the last one where it was found by prefix, and for each in
-    /// turn where the next one answers.
-    pub on_exhausted: Option<OnExhausted>,
-    /// Whether a later way of `order` may find a record where all that an earlier one matches were served.
-    pub loose_after_exhausted: bool,
-    /// The key of a trace's keyed block hashes.
-    pub hash_key: Option<HashKey>,
-    /// When the chunks of a stream are due.
-    pub pacing: Pacing,
-    /// What takes its place while the server runs.
-    pub changed_pacing: Arc<ChangedPacing>,
-    /// Answer to a request without a record.
-    pub unmatched: Unmatched,
-    /// The status of a refused one.
-    pub miss_status: u16,
-    /// Detail of a miss.
-    pub miss_detail: MissDetail,
-    /// Patterns of secrets, which are not shown of requests without a record.
-    pub secrets: redaction::RedactionRules,
-    /// When the tokens are due that a request without a record gets.
-    pub unmatched_pace: UnmatchedPace,
-    /// Options of random answers.
-    pub synthetic: SyntheticOptions,
-    /// The tokenizer.
-    pub tokenizer: TokenizerSource,
-    /// Names under which the model is served; empty takes the trace's or the tokenizer's name.
-    pub served_model_names: Vec<String>,
-    /// Prompt and output tokens that a request may have together; `None` for [`DEFAULT_MODEL_LEN`], or as many as the
-    /// longest record has where that is more.
-    pub max_model_len: Option<u32>,
-    /// Tokens per block of the prefix cache; without it the trace's (vLLM's `--block-size`).
-    pub block_size: Option<NonZeroU32>,
-    /// Adapters beside the model; `None` where they are not enabled.
-    pub lora: Option<LoraConfig>,
-    /// The simulated engine through which answers pass; without it they come at their own times.
-    pub engine: Option<EngineConfig>,
-    /// Simulated engines of the server (vLLM's `--data-parallel-size`); without an engine it has no effect.
-    pub data_parallel_size: NonZeroU32,
-    /// Seed of random tokens and of the server's fingerprint.
-    pub seed: u64,
-    /// True where usage has cached prompt tokens (vLLM's `--enable-prompt-tokens-details`).
-    pub prompt_tokens_details: bool,
-    /// True where answers carry `x-request-id` (vLLM's `--enable-request-id-headers`).
-    pub request_id_headers: bool,
-    /// Optional parts of answers.
-    pub answers: AnswerOptions,
-    /// The server around the model: keys, origins, path.
-    pub server: ServerOptions,
-    /// A chat template instead of the tokenizer's: a file, or the template itself (vLLM's `--chat-template`).
-    pub chat_template: Option<String>,
-    /// Variables of the chat template where a request does not set them (vLLM's `--default-chat-template-kwargs`).
-    pub template_kwargs: Map<String, Value>,
-    /// True where a request may bring its own chat template (vLLM's `--trust-request-chat-template`).
-    pub request_templates: RequestTemplates,
-    /// Tokens that an event of a stream waits for, after the first (vLLM's `--stream-interval`).
-    pub stream_interval: NonZeroU32,
-    /// True where tokens can be asked for by tokens (vLLM's `--enable-scale-out`).
-    pub scale_out: bool,
-    /// True where images, audio and video are taken, as by a multimodal model; they are where a record's prompt held some.
-    pub multimodal: bool,
-    /// Parsers that take reasoning and tool calls out of answers (vLLM's `--reasoning-parser`, `--tool-call-parser`).
-    pub parsers: Formats,
-    /// Sampling parameters of requests that name none.
-    pub generation: GenerationConfig,
-    /// The most log probabilities of one token; -1 for the whole vocabulary (vLLM's `--max-logprobs`).
-    pub max_logprobs: i32,
-    /// Spelling of tokens in log probabilities where a request does not ask for ids (vLLM's `--return-tokens-as-token-ids`).
-    pub token_spelling: Spelling,
-    /// The number of the model's ids, where it is more than the tokenizer's (`vocab_size` in vLLM's `--hf-overrides`).
-    pub vocabulary: Option<u32>,
-    /// Whose wire is spoken.
-    pub vllm_version: VllmVersion,
-    /// Bytes of a request body that are accepted; more is answered with 413.
-    pub body_limit: usize,
-    /// Threads of the server's own for connections; `None` for the runtime that the server is started on.
-    pub threads: Option<NonZeroUsize>,
-    /// Time that requests in flight have after the shutdown signal.
-    pub drain: Duration,
-    /// Cassettes, which are asked first.
-    pub cassette_player: Option<Arc<CassettePlayer>>,
-    /// Names under which its MCP servers are served beside addresses and names without a dot; `*` for any.
-    pub mcp_hosts: Vec<String>,
-    /// True where questions about the account are answered, `/vcr/…`.
-    pub admin: Admin,
-    /// Faults that responses get on purpose.
-    pub faults: Arc<ServerFaults>,
-    /// Progress of the load of a trace file.
-    pub progress: Arc<LoadProgress>,
+base::with_defaults! {
+    /// Everything that a [`Player`](crate::play::Player) needs, except the socket.
+    ///
+    /// ```no_run
+    /// use vllm_vcr::play::{Config, Player, Source};
+    ///
+    /// # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+    /// let player = Player::load(Config { source: Source::Files(vec!["day.jsonl.gz".into()]), ..Config::default() })?;
+    /// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    /// println!("http://{}", listener.local_addr()?);
+    /// player.serve(listener, std::future::pending()).await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The default is the built-in trace at recorded pace: a prompt that was recorded gets its answer, any other the next record in turn.
+    #[derive(Debug, Clone)]
+    pub struct Config {
+        /// Where the recorded streams come from.
+        pub source: Source = Source::BuiltIn,
+        /// True where a trace with lines that break a rule of its format is refused; else its other records are served.
+        pub strict_trace: bool,
+        /// The ways to find a request's record, tried in order.
+        pub order: Vec<MatchBy> = vec![MatchBy::Auto, MatchBy::Next],
+        /// Least part of a prompt that a record has to share where it is found by prefix.
+        pub min_match: MinMatch = MinMatch::Whole,
+        /// Choice among records that were all served; `None` for the last one where it was found by prefix, and for each in
+        /// turn where the next one answers.
+        pub on_exhausted: Option<OnExhausted>,
+        /// Whether a later way of `order` may find a record where all that an earlier one matches were served.
+        pub loose_after_exhausted: bool,
+        /// The key of a trace's keyed block hashes.
+        pub hash_key: Option<HashKey>,
+        /// When the chunks of a stream are due.
+        pub pacing: Pacing,
+        /// What takes its place while the server runs.
+        pub changed_pacing: Arc<ChangedPacing>,
+        /// Answer to a request without a record.
+        pub unmatched: Unmatched,
+        /// The status of a refused one.
+        pub miss_status: u16 = 422,
+        /// Detail of a miss.
+        pub miss_detail: MissDetail,
+        /// Patterns of secrets, which are not shown of requests without a record.
+        pub secrets: redaction::RedactionRules,
+        /// When the tokens are due that a request without a record gets.
+        pub unmatched_pace: UnmatchedPace,
+        /// Options of random answers.
+        pub synthetic: SyntheticOptions,
+        /// The tokenizer.
+        pub tokenizer: TokenizerSource = TokenizerSource::BuiltIn,
+        /// Names under which the model is served; empty takes the trace's or the tokenizer's name.
+        pub served_model_names: Vec<String>,
+        /// Prompt and output tokens that a request may have together; `None` for [`DEFAULT_MODEL_LEN`], or as many as the
+        /// longest record has where that is more.
+        pub max_model_len: Option<u32>,
+        /// Tokens per block of the prefix cache; without it the trace's (vLLM's `--block-size`).
+        pub block_size: Option<NonZeroU32>,
+        /// Adapters beside the model; `None` where they are not enabled.
+        pub lora: Option<LoraConfig>,
+        /// The simulated engine through which answers pass; without it they come at their own times.
+        pub engine: Option<EngineConfig>,
+        /// Simulated engines of the server (vLLM's `--data-parallel-size`); without an engine it has no effect.
+        pub data_parallel_size: NonZeroU32 = NonZeroU32::MIN,
+        /// Seed of random tokens and of the server's fingerprint.
+        pub seed: u64,
+        /// True where usage has cached prompt tokens (vLLM's `--enable-prompt-tokens-details`).
+        pub prompt_tokens_details: bool,
+        /// True where answers carry `x-request-id` (vLLM's `--enable-request-id-headers`).
+        pub request_id_headers: bool,
+        /// Optional parts of answers.
+        pub answers: AnswerOptions,
+        /// The server around the model: keys, origins, path.
+        pub server: ServerOptions,
+        /// A chat template instead of the tokenizer's: a file, or the template itself (vLLM's `--chat-template`).
+        pub chat_template: Option<String>,
+        /// Variables of the chat template where a request does not set them (vLLM's `--default-chat-template-kwargs`).
+        pub template_kwargs: Map<String, Value>,
+        /// True where a request may bring its own chat template (vLLM's `--trust-request-chat-template`).
+        pub request_templates: RequestTemplates = RequestTemplates::Refused,
+        /// Tokens that an event of a stream waits for, after the first (vLLM's `--stream-interval`).
+        pub stream_interval: NonZeroU32 = NonZeroU32::MIN,
+        /// True where tokens can be asked for by tokens (vLLM's `--enable-scale-out`).
+        pub scale_out: bool,
+        /// True where images, audio and video are taken, as by a multimodal model; they are where a record's prompt held some.
+        pub multimodal: bool,
+        /// Parsers that take reasoning and tool calls out of answers (vLLM's `--reasoning-parser`, `--tool-call-parser`).
+        pub parsers: Formats,
+        /// Sampling parameters of requests that name none.
+        pub generation: GenerationConfig,
+        /// The most log probabilities of one token; -1 for the whole vocabulary (vLLM's `--max-logprobs`).
+        pub max_logprobs: i32 = 20,
+        /// Spelling of tokens in log probabilities where a request does not ask for ids (vLLM's `--return-tokens-as-token-ids`).
+        pub token_spelling: Spelling = Spelling::Text,
+        /// The number of the model's ids, where it is more than the tokenizer's (`vocab_size` in vLLM's `--hf-overrides`).
+        pub vocabulary: Option<u32>,
+        /// Whose wire is spoken.
+        pub vllm_version: VllmVersion = VllmVersion::V0_32,
+        /// Bytes of a request body that are accepted; more is answered with 413.
+        pub body_limit: usize = DEFAULT_BODY_LIMIT,
+        /// Threads of the server's own for connections; `None` for the runtime that the server is started on.
+        pub threads: Option<NonZeroUsize>,
+        /// Time that requests in flight have after the shutdown signal.
+        pub drain: Duration = Duration::from_secs(30),
+        /// Cassettes, which are asked first.
+        pub cassette_player: Option<Arc<CassettePlayer>>,
+        /// Names under which its MCP servers are served beside addresses and names without a dot; `*` for any.
+        pub mcp_hosts: Vec<String>,
+        /// True where questions about the account are answered, `/vcr/…`.
+        pub admin: Admin = Admin::Off,
+        /// Faults that responses get on purpose.
+        pub faults: Arc<ServerFaults>,
+        /// Progress of the load of a trace file.
+        pub progress: Arc<LoadProgress>,
+    }
 }
 
 /// Source of the recorded streams.
@@ -210,58 +214,3 @@ pub const DEFAULT_MODEL_LEN: u32 = 32_768;
 
 /// Accepted body size by default: 64 MB.
 pub const DEFAULT_BODY_LIMIT: usize = 64 * 1024 * 1024;
-
-impl Default for Config {
-    /// The built-in trace at recorded pace: a prompt that was recorded gets its answer, any other the next record in turn.
-    fn default() -> Self {
-        Self {
-            source: Source::BuiltIn,
-            strict_trace: false,
-            order: vec![MatchBy::Auto, MatchBy::Next],
-            min_match: MinMatch::Whole,
-            on_exhausted: None,
-            loose_after_exhausted: false,
-            hash_key: None,
-            pacing: Pacing::default(),
-            changed_pacing: Arc::default(),
-            unmatched: Unmatched::default(),
-            miss_status: 422,
-            miss_detail: MissDetail::default(),
-            secrets: redaction::RedactionRules::default(),
-            unmatched_pace: UnmatchedPace::default(),
-            synthetic: SyntheticOptions::default(),
-            tokenizer: TokenizerSource::BuiltIn,
-            served_model_names: Vec::new(),
-            max_model_len: None,
-            block_size: None,
-            lora: None,
-            engine: None,
-            data_parallel_size: NonZeroU32::MIN,
-            seed: 0,
-            prompt_tokens_details: false,
-            request_id_headers: false,
-            answers: AnswerOptions::default(),
-            server: ServerOptions::default(),
-            chat_template: None,
-            template_kwargs: Map::new(),
-            request_templates: RequestTemplates::Refused,
-            stream_interval: NonZeroU32::MIN,
-            scale_out: false,
-            multimodal: false,
-            parsers: Formats::default(),
-            generation: GenerationConfig::default(),
-            max_logprobs: 20,
-            token_spelling: Spelling::Text,
-            vocabulary: None,
-            vllm_version: VllmVersion::V0_32,
-            body_limit: DEFAULT_BODY_LIMIT,
-            threads: None,
-            drain: Duration::from_secs(30),
-            cassette_player: None,
-            mcp_hosts: Vec::new(),
-            admin: Admin::Off,
-            faults: Arc::default(),
-            progress: Arc::default(),
-        }
-    }
-}

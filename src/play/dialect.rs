@@ -12,7 +12,6 @@ use serde_json::{Map, Value};
 use super::{http::error, middleware::Middleware};
 use crate::api::ApiError;
 
-/// The engine version that is imitated.
 pub(super) const ENGINE_VERSION: &str = "0.32.0";
 
 /// Whose wire is spoken (`--vllm-version`).
@@ -58,7 +57,7 @@ pub(super) struct Dialect {
     /// The event of usage alone, which has no choices.
     usage_event: &'static [DialectRow],
     /// From where on an error's message is left out.
-    cut_messages: &'static [&'static str],
+    pub(super) cut_messages: &'static [&'static str],
     /// Paths that are not there.
     missing: &'static [&'static str],
 }
@@ -125,14 +124,12 @@ impl VllmVersion {
     pub const ALL: [Self; 2] = [Self::V0_32, Self::V0_19];
 
     /// The known version whose second number is nearest.
-    #[must_use]
-    pub fn nearest(minor: u32) -> Self {
+    pub(crate) fn nearest(minor: u32) -> Self {
         Self::ALL.into_iter().min_by_key(|version| version.minor().abs_diff(minor)).unwrap_or_default()
     }
 
     /// The second number of the version.
-    #[must_use]
-    pub fn minor(self) -> u32 {
+    pub(crate) fn minor(self) -> u32 {
         match self {
             Self::V0_32 => 32,
             Self::V0_19 => 19,
@@ -140,8 +137,7 @@ impl VllmVersion {
     }
 
     /// The version as `/version` has it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         self.dialect().version
     }
 
@@ -188,11 +184,6 @@ impl Dialect {
         if let Some(at) = self.cut_messages.iter().filter_map(|start| message.find(start)).min() {
             message.truncate(at);
         }
-    }
-
-    /// Checks whether errors have other words.
-    pub(super) fn rewords(&self) -> bool {
-        !self.cut_messages.is_empty()
     }
 
     /// Checks whether this version has a path that the newest has.

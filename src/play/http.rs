@@ -53,12 +53,11 @@ impl IntoResponse for JsonText {
 
 /// A JSON answer.
 pub(super) fn json(status: StatusCode, body: String, extra: HeaderMap) -> Response<ResponseBody> {
-    full(status, Some(JSON), body.into(), extra)
+    body_of_type(status, Some(JSON), body.into(), extra)
 }
 
-/// A page of any type.
 pub(super) fn page(content_type: &'static str, body: String) -> Response<ResponseBody> {
-    full(StatusCode::OK, Some(HeaderValue::from_static(content_type)), body.into(), HeaderMap::new())
+    body_of_type(StatusCode::OK, Some(HeaderValue::from_static(content_type)), body.into(), HeaderMap::new())
 }
 
 /// A page without a content length.
@@ -70,12 +69,12 @@ pub(super) fn streamed_page(content_type: &'static str, body: String) -> Respons
 
 /// An empty answer, as `/health` gives.
 pub(super) fn empty(status: StatusCode) -> Response<ResponseBody> {
-    full(status, None, Bytes::new(), HeaderMap::new())
+    body_of_type(status, None, Bytes::new(), HeaderMap::new())
 }
 
 /// An empty answer with headers of its own.
 pub(super) fn empty_with(status: StatusCode, extra: HeaderMap) -> Response<ResponseBody> {
-    full(status, None, Bytes::new(), extra)
+    body_of_type(status, None, Bytes::new(), extra)
 }
 
 /// A plain text whose own headers come first, as the answer to a preflight has them.
@@ -94,7 +93,7 @@ pub(super) fn text(status: StatusCode, own: HeaderMap, body: String) -> Response
 
 /// A text without a type.
 pub(super) fn untyped(status: StatusCode, body: String) -> Response<ResponseBody> {
-    full(status, None, body.into(), HeaderMap::new())
+    body_of_type(status, None, body.into(), HeaderMap::new())
 }
 
 /// An error answer. One that no retry will change has `x-should-retry`.
@@ -110,7 +109,7 @@ pub(super) fn error(error: &ApiError) -> Response<ResponseBody> {
     }
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let content_type = recorded_headers(error, &mut extra).filter(|_| error.is_verbatim());
-    full(status, Some(content_type.unwrap_or(JSON)), error.body().into(), extra)
+    body_of_type(status, Some(content_type.unwrap_or(JSON)), error.body().into(), extra)
 }
 
 /// An error as the response of a handler. Layers find the error among the response's extensions.
@@ -168,17 +167,7 @@ where
     dressed(status, None, Some(content_type), extra, ResponseBody::new(StreamBody::new(frames)))
 }
 
-/// A body of any type.
 pub(super) fn body_of_type(
-    status: StatusCode,
-    content_type: Option<HeaderValue>,
-    body: Bytes,
-    extra: HeaderMap,
-) -> Response<ResponseBody> {
-    full(status, content_type, body, extra)
-}
-
-fn full(
     status: StatusCode,
     content_type: Option<HeaderValue>,
     body: Bytes,

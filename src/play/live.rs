@@ -21,7 +21,6 @@ const KEPT: usize = 500;
 /// Time for which requests are noted after the page was viewed, in milliseconds.
 const LOOKED_FOR: u64 = 60_000;
 
-/// A request and its outcome.
 #[derive(Debug, Clone, Serialize)]
 pub(in crate::play) struct ShownRequest {
     number: u64,
@@ -40,7 +39,6 @@ pub(in crate::play) struct ShownRequest {
     took_ms: Option<u64>,
 }
 
-/// The latest requests.
 #[derive(Debug)]
 pub(in crate::play) struct LiveRequests {
     start: Instant,
@@ -55,7 +53,6 @@ impl Default for LiveRequests {
     }
 }
 
-/// A request that is noted.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::play) struct LiveNumber(u64);
 
@@ -119,7 +116,6 @@ impl LiveRequests {
         });
     }
 
-    /// Notes the end of a request.
     pub(in crate::play) fn ended(&self, number: LiveNumber, took: Duration) {
         self.change(number, |request| request.took_ms = Some(millis(took)));
     }

@@ -193,7 +193,6 @@ fn load_files(sources: &Sources, progress: &Arc<LoadProgress>) -> Result<Store, 
     let records = load_all(sources, progress)?;
     let (took, json) = (start.elapsed(), progress.now().json);
     if took >= LONG_LOAD {
-        #[allow(clippy::cast_precision_loss)] // a rate for people
         let megabytes = json as f64 / 1e6;
         let seconds = took.as_secs_f64();
         tracing::info!(

@@ -110,7 +110,7 @@ pub(super) fn router(player: &Player) -> Router {
     let state = &player.state;
     let Endpoints { mut router, paths, dialect } = endpoints(player);
     router = router.fallback(unserved);
-    if dialect.rewords() {
+    if !dialect.cut_messages.is_empty() {
         router = router.layer(Layered(Reword(dialect)));
     }
     if state.replay.as_ref().is_some_and(|replay| !replay.recordings.all().is_empty()) {

@@ -70,7 +70,7 @@ impl Player {
     ///
     /// # Errors
     /// None that a test does not catch first.
-    pub fn builtin_trace() -> Result<Trace, PlayError> {
+    pub(crate) fn builtin_trace() -> Result<Trace, PlayError> {
         load::builtin::trace()
     }
 
@@ -82,9 +82,7 @@ impl Player {
         Ok(load::builtin::tokenizer()?)
     }
 
-    /// Describes what is served.
-    #[must_use]
-    pub fn serving(&self) -> Serving {
+    pub(crate) fn serving(&self) -> Serving {
         let (replay, cassette_player) = (self.state.replay.as_ref(), self.state.config.cassette_player.as_ref());
         Serving {
             trace: replay.map(|replay| replay.name.clone()),
@@ -136,26 +134,23 @@ impl Player {
     }
 
     /// The account of what was served; `None` where nothing was recorded.
-    #[must_use]
-    pub fn ledger(&self) -> Option<Arc<dyn Ledger>> {
+    pub(crate) fn ledger(&self) -> Option<Arc<dyn Ledger>> {
         self.state.ledger()
     }
 
     /// The pages of `/vcr/…`, for a listener of their own.
-    pub fn admin_pages(&self, access: &Access) -> Router {
+    pub(crate) fn admin_pages(&self, access: &Access) -> Router {
         routes::admin_pages(self, access)
     }
 
     /// Ends the recording of real MCP servers, after [`serve`](Self::serve) and before the cassette is closed; blocks until their records
     /// are handed over. `None` where there are none.
-    #[must_use]
-    pub fn finish_mcp(&self) -> Option<McpRecorded> {
+    pub(crate) fn finish_mcp(&self) -> Option<McpRecorded> {
         self.state.mcp.as_ref()?.finish()
     }
 
     /// Lateness of the events that left so far.
-    #[must_use]
-    pub fn lateness(&self) -> &Lateness {
+    pub(crate) fn lateness(&self) -> &Lateness {
         &self.state.lateness
     }
 }

@@ -34,7 +34,6 @@ use crate::{
 /// Maximum size of new settings, in bytes.
 const LARGEST: usize = 4 << 20;
 
-/// The middleware that names the pod.
 #[derive(Debug, Clone)]
 pub(super) struct NamePod(pub(super) Arc<ServerState>);
 
@@ -154,7 +153,6 @@ impl SimulatorDesk {
         fields
     }
 
-    /// Reads what is to change.
     fn read(&self, body: &[u8]) -> Result<SimulatorChange, String> {
         let fields: Map<String, Value> =
             serde_json::from_slice(body).map_err(|error| format!("a JSON object is needed: {error}"))?;
@@ -330,7 +328,6 @@ impl ServerState {
         self.overrides.set(values, &super::request::info::metrics_page(self), true)
     }
 
-    /// Sets the values of metrics that the server starts with.
     pub(super) fn set_fake_metrics(&self) -> Result<(), String> {
         let Some(fields) = &self.config.server.simulator.fake_metrics else { return Ok(()) };
         self.set_values(&self.fake_values(fields)?)

@@ -76,7 +76,6 @@ pub(super) struct ServerState {
     pub(super) mcp: Option<Arc<McpService>>,
     /// Ids and seeds that were given out, from a random number on.
     given_out: AtomicU64,
-    /// The port that it is served on.
     port: OnceLock<u16>,
     /// When it is ready, from when it serves on.
     ready: OnceLock<Instant>,
@@ -110,10 +109,6 @@ impl ServerState {
         Self::of(config, model, replay, place)
     }
 
-    /// The state of a server of these records and this model.
-    ///
-    /// # Errors
-    /// When its engine cannot start.
     pub(super) fn of(
         config: Config,
         model: Arc<Model>,
@@ -176,9 +171,6 @@ impl ServerState {
 
     /// What writes the answers of semantic faults: the player of cassettes, or one without any, which is made when the first such fault is
     /// chosen and counts with the model's tokenizer.
-    ///
-    /// # Errors
-    /// When that cannot be made.
     pub(super) fn semantic_player(&self) -> Result<Arc<CassettePlayer>, CassettePlayerError> {
         let config = &self.config;
         if let Some(player) = config.cassette_player.as_ref().or_else(|| self.semantic_player.get()) {
@@ -207,7 +199,6 @@ impl ServerState {
         self.engine.iter().for_each(|engine| engine.serves_at(address));
     }
 
-    /// The port that it is served on.
     pub(super) fn port(&self) -> Option<u16> {
         self.port.get().copied()
     }
@@ -337,7 +328,6 @@ impl ServerState {
         self.config.changed_pacing.or(self.config.pacing)
     }
 
-    /// Pacing of made-up tokens.
     pub(super) fn made_up_pacing(&self) -> Pacing {
         let recorded = self.pacing();
         let replay = self.replay.as_ref().filter(|_| self.config.unmatched_pace == UnmatchedPace::Trace);

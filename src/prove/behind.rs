@@ -41,13 +41,12 @@ impl BehindServer {
     }
 
     /// Replaces the faults; responses in progress keep theirs. With `where prompt=KEY` a fault is for the request with that key alone.
-    pub fn set_faults(&self, faults: Vec<Fault>, seed: u64) {
+    pub(crate) fn set_faults(&self, faults: Vec<Fault>, seed: u64) {
         self.faults.replace(FaultLines { faults, seed });
     }
 
     /// Takes what was served to requests of this key, in the order of their arrival: one, where the gateway passed a request on once.
-    #[must_use]
-    pub fn take(&self, key: &str) -> Vec<ServedResponse> {
+    pub(crate) fn take(&self, key: &str) -> Vec<ServedResponse> {
         self.log.take(key)
     }
 }

@@ -50,10 +50,9 @@ const FAILURES: [&str; 5] = ["error-event", "reset", "truncate", "close", "stall
 /// Faults before an answer.
 const REFUSALS: [&str; 3] = ["500", "503", "429:retry-after=1s"];
 
-/// Kind of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum CaseKind {
+pub(crate) enum CaseKind {
     /// The same stream in other writes.
     Recut,
     /// The stream fails.
@@ -64,7 +63,7 @@ pub enum CaseKind {
 
 /// A stream, and what is done to it before it reaches the gateway.
 #[derive(Debug, Clone)]
-pub struct ProveCase {
+pub(crate) struct ProveCase {
     /// Number of the stream of ground truth.
     pub stream: usize,
     /// Endpoint of the gateway that is asked.
@@ -79,8 +78,7 @@ pub struct ProveCase {
 
 impl ProveCase {
     /// The lines that make it happen, as [`Fault`] takes them, without conditions. Cuts are so long after each other.
-    #[must_use]
-    pub fn lines(&self, pause_ms: u64) -> Vec<String> {
+    pub(crate) fn lines(&self, pause_ms: u64) -> Vec<String> {
         let mut lines = self.edits.clone();
         if let Some(cuts) = &self.cuts {
             lines.push(ALL_EVENTS.to_owned());
@@ -96,13 +94,12 @@ impl ProveCase {
     ///
     /// # Errors
     /// An edit that is no fault.
-    pub fn faults(&self, marker: &str, pause_ms: u64) -> Result<Vec<Fault>, FaultSyntaxError> {
+    pub(crate) fn faults(&self, marker: &str, pause_ms: u64) -> Result<Vec<Fault>, FaultSyntaxError> {
         self.lines(pause_ms).iter().map(|line| format!("{line} where prompt={marker}").parse()).collect()
     }
 
     /// Edits that are not about where writes end.
-    #[must_use]
-    pub fn edits_of_bytes(&self) -> Vec<String> {
+    pub(crate) fn edits_of_bytes(&self) -> Vec<String> {
         let is_cut = |edit: &&String| {
             let name = edit.split([':', ' ']).next().unwrap_or_default();
             ["split", "merge", "drip", "split-at"].contains(&name)
@@ -111,20 +108,17 @@ impl ProveCase {
     }
 
     /// Returns true if something happens at a place of the stream, between its events.
-    #[must_use]
-    pub fn has_places(&self) -> bool {
+    pub(crate) fn has_places(&self) -> bool {
         self.edits.iter().any(|edit| is_placed(edit))
     }
 
     /// Returns true if it ends only when the client gives up: a stall for ever.
-    #[must_use]
-    pub fn stalls(&self) -> bool {
+    pub(crate) fn stalls(&self) -> bool {
         self.edits.iter().any(|edit| edit.starts_with("stall at"))
     }
 
     /// The kinds of its edits, which distinguish cases of one sort from others.
-    #[must_use]
-    pub fn sort(&self) -> String {
+    pub(crate) fn sort(&self) -> String {
         let kinds = self.edits.iter().map(|edit| edit.split([':', ' ']).next().unwrap_or_default());
         let mut kinds: Vec<&str> = kinds.collect();
         if self.cuts.is_some() {
@@ -173,7 +167,6 @@ pub(super) fn failures(streams: &[GroundStream]) -> Vec<ProveCase> {
     cases
 }
 
-/// Streams and the endpoints that have them.
 pub(super) fn pairs(streams: &[GroundStream]) -> impl Iterator<Item = (usize, Endpoint)> {
     let with_numbers = streams.iter().enumerate();
     with_numbers.flat_map(|(number, stream)| stream.by_endpoint.iter().map(move |(endpoint, _)| (number, *endpoint)))
@@ -186,7 +179,6 @@ fn finish_place(endpoint: Endpoint, events: &[ReadEvent]) -> usize {
 }
 
 /// The reason that an event gives for the end of an answer.
-#[must_use]
 pub(super) fn finish_of(endpoint: Endpoint, event: &Value) -> Option<String> {
     let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
     match endpoint {
@@ -200,8 +192,6 @@ pub(super) fn finish_of(endpoint: Endpoint, event: &Value) -> Option<String> {
     }
 }
 
-/// An answer made of events.
-#[must_use]
 pub(super) fn answer_of(endpoint: Endpoint, events: &[ReadEvent]) -> Option<Answer> {
     Answer::accumulate(endpoint, &answer_events(events))
 }
@@ -214,7 +204,6 @@ pub(super) struct RandomCuts {
 
 impl RandomCuts {
     /// The same seed gives the same cuts.
-    #[must_use]
     pub(super) fn new(seed: u64) -> Self {
         Self { random: Xoshiro256PlusPlus::seed_from_u64(seed) }
     }
@@ -253,7 +242,6 @@ fn edited(bytes: &Bytes, edits: &[&str]) -> Vec<u8> {
 }
 
 /// Places at which readers break: within characters, ends of lines, names of fields and escapes.
-#[must_use]
 pub(super) fn delicate_places(bytes: &[u8]) -> Vec<usize> {
     let pairs = bytes.windows(2).enumerate().filter(|(_, pair)| match pair {
         [before, after] => {

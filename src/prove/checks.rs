@@ -23,36 +23,21 @@ use crate::{
 /// Characters of an event that a difference shows.
 const SHOWN: usize = 160;
 
-/// One of the checks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ProveCheck {
-    /// The same events: none lost, doubled or changed, in their order.
-    Stream,
-    /// The same token counts.
-    Usage,
-    /// The same cost by a table of prices.
-    Cost,
-    /// No stream has anything of another one.
-    Isolation,
-    /// An error is no proper end.
-    Error,
-}
-
-impl ProveCheck {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::Stream, Self::Usage, Self::Cost, Self::Isolation, Self::Error];
-
-    /// Its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Stream => "stream",
-            Self::Usage => "usage",
-            Self::Cost => "cost",
-            Self::Isolation => "isolation",
-            Self::Error => "error",
-        }
+base::named! {
+    /// One of the checks.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum ProveCheck {
+        /// The same events: none lost, doubled or changed, in their order.
+        Stream = "stream",
+        /// The same token counts.
+        Usage = "usage",
+        /// The same cost by a table of prices.
+        Cost = "cost",
+        /// No stream has anything of another one.
+        Isolation = "isolation",
+        /// An error is no proper end.
+        Error = "error",
     }
 }
 
@@ -79,9 +64,8 @@ pub struct CompareRules {
     pub model: String,
 }
 
-/// A check that failed, and how.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct FailedCheck {
+pub(crate) struct FailedCheck {
     /// The check.
     pub check: ProveCheck,
     /// The first difference.
@@ -94,7 +78,7 @@ fn failed(check: ProveCheck, what: impl Into<String>) -> FailedCheck {
 
 /// A stream as the server sent it.
 #[derive(Debug, Clone, Copy)]
-pub struct TrueStream<'a> {
+pub(crate) struct TrueStream<'a> {
     /// Endpoint that the gateway asked.
     pub endpoint: Endpoint,
     /// Its events, before anything was done to them.
@@ -103,8 +87,12 @@ pub struct TrueStream<'a> {
 
 impl CompareRules {
     /// Compares a stream that was only cut in another way with what it was.
-    #[must_use]
-    pub fn same(&self, endpoint: Endpoint, truth: TrueStream<'_>, received: &ReceivedStream) -> Vec<FailedCheck> {
+    pub(crate) fn same(
+        &self,
+        endpoint: Endpoint,
+        truth: TrueStream<'_>,
+        received: &ReceivedStream,
+    ) -> Vec<FailedCheck> {
         let body = received.body();
         let read = ReadEvents::of(&body);
         let mut found = Vec::new();
@@ -163,8 +151,7 @@ impl CompareRules {
     }
 
     /// Checks a stream that failed on its way: it must not look as if it had ended, and what came before the failure is not changed.
-    #[must_use]
-    pub fn stays_error(
+    pub(crate) fn stays_error(
         &self,
         endpoint: Endpoint,
         truth: TrueStream<'_>,
@@ -201,8 +188,7 @@ impl CompareRules {
     }
 
     /// Checks one of many streams: nothing of the others is in it.
-    #[must_use]
-    pub fn isolated(
+    pub(crate) fn isolated(
         &self,
         endpoint: Endpoint,
         own: &str,
@@ -218,7 +204,6 @@ impl CompareRules {
 }
 
 /// Returns true for a stream that was cut off without an error: what a client takes for a short answer.
-#[must_use]
 pub(super) fn is_silent_cut(received: &ReceivedStream) -> bool {
     let read = ReadEvents::of(&received.body());
     received.status == 200 && received.end == ReceivedEnd::Proper && !read.events.iter().any(ReadEvent::is_error)
@@ -257,7 +242,6 @@ fn text_of(event: &ReadEvent) -> String {
 }
 
 /// What the events of a stream add up to, in a form that all endpoints share.
-#[must_use]
 pub(super) fn content(endpoint: Endpoint, events: &[ReadEvent]) -> Value {
     answer_of(endpoint, events).map_or_else(|| json!({"answer": null}), |answer| answer_content(&answer))
 }

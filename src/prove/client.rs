@@ -26,7 +26,7 @@ pub struct StreamClient {
 }
 
 /// A response as it arrived.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ReceivedStream {
     /// The status; 0 where there was no response.
     pub status: u16,
@@ -50,9 +50,10 @@ pub struct StreamRead {
 }
 
 /// End of a response.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ReceivedEnd {
     /// The body was complete.
+    #[default]
     Proper,
     /// The connection broke in its middle, for this reason.
     Broken(String),
@@ -72,14 +73,11 @@ impl StreamClient {
     }
 
     /// The same client with another patience.
-    #[must_use]
-    pub fn with_silence(&self, silence: Duration) -> Self {
+    pub(crate) fn with_silence(&self, silence: Duration) -> Self {
         Self { silence, ..self.clone() }
     }
 
-    /// The gateway.
-    #[must_use]
-    pub fn gateway(&self) -> &UpstreamUrl {
+    pub(crate) fn gateway(&self) -> &UpstreamUrl {
         self.gateway.url()
     }
 
@@ -91,13 +89,7 @@ impl StreamClient {
         *request.uri_mut() = http::Uri::from_static(path);
         *request.headers_mut() = self.headers.clone();
         request.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
-        let mut received = ReceivedStream {
-            status: 0,
-            headers: HeaderMap::new(),
-            reads: Vec::new(),
-            end: ReceivedEnd::Proper,
-            took: Duration::ZERO,
-        };
+        let mut received = ReceivedStream::default();
         received.end = match timeout(self.silence, self.gateway.send(request)).await {
             Err(_) => ReceivedEnd::Silent,
             Ok(Err(error)) => ReceivedEnd::Unanswered(chain(&error)),

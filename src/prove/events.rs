@@ -52,12 +52,6 @@ impl ReadEvents {
         }
         Self { events, invalid_at, rest: splitter.take_rest().len() }
     }
-
-    /// The data of all events.
-    #[must_use]
-    pub fn data(&self) -> Vec<Value> {
-        self.events.iter().map(|event| event.data.clone()).collect()
-    }
 }
 
 impl ReadEvent {
@@ -68,14 +62,12 @@ impl ReadEvent {
     }
 
     /// Its type, in the streams of messages and responses; empty where it has none.
-    #[must_use]
-    pub fn kind(&self) -> &str {
+    pub(crate) fn kind(&self) -> &str {
         self.data.get("type").and_then(Value::as_str).unwrap_or_default()
     }
 
     /// Returns true if it reports an error.
-    #[must_use]
-    pub fn is_error(&self) -> bool {
+    pub(crate) fn is_error(&self) -> bool {
         let has_error = self.data.get("error").is_some_and(|error| !error.is_null());
         has_error || ["error", "response.failed"].contains(&self.kind())
     }

@@ -192,7 +192,6 @@ async fn of_cassettes(cassettes: Vec<Cassette>, model: &str) -> Result<Vec<Groun
     if streams.is_empty() { Err(GroundTruthError::Empty(name)) } else { Ok(streams) }
 }
 
-/// A source that is being asked.
 struct AskedSource {
     server: BehindServer,
     url: UpstreamUrl,

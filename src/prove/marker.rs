@@ -1,6 +1,5 @@
 //! Markers: the only part of a request that every gateway passes on is its prompt, so it names the stream and the case.
 
-/// Prefix of every marker.
 const START: &str = "prove-s";
 
 /// Bytes of a marker, whatever it names.

@@ -59,10 +59,7 @@ impl Default for PriceTable {
 
 impl PriceTable {
     /// Reads a JSON file: for each model its prices, in LiteLLM's words.
-    ///
-    /// # Errors
-    /// When it cannot be read or is no table.
-    pub fn read(path: &Path) -> Result<Self, PriceError> {
+    pub(crate) fn read(path: &Path) -> Result<Self, PriceError> {
         let shown = path.display().to_string();
         let text = bounded_read::read_text(path);
         let text = text.map_err(|source| PriceError::Unreadable { path: shown.clone(), source })?;
@@ -75,8 +72,7 @@ impl PriceTable {
     }
 
     /// What an answer of a model costs; `None` where the table has no price for it.
-    #[must_use]
-    pub fn cost(&self, model: &str, counts: &TokenCounts) -> Option<f64> {
+    pub(crate) fn cost(&self, model: &str, counts: &TokenCounts) -> Option<f64> {
         let price = self.0.get(model).or_else(|| self.0.get("*"))?;
         let cached = counts.cached.unwrap_or_default();
         let fresh = counts.prompt.unwrap_or_default().saturating_sub(cached);
@@ -90,7 +86,6 @@ impl PriceTable {
 }
 
 /// The token counts of a stream: each from the last event that has it.
-#[must_use]
 pub(super) fn usage_of(events: &[ReadEvent]) -> TokenCounts {
     let mut counts = TokenCounts::default();
     for event in events {
@@ -105,7 +100,6 @@ pub(super) fn usage_of(events: &[ReadEvent]) -> TokenCounts {
 }
 
 /// The cost that a gateway names itself in a stream, as LiteLLM and OpenRouter do.
-#[must_use]
 pub(super) fn named_cost(events: &[ReadEvent]) -> Option<f64> {
     events.iter().rev().find_map(|event| event.data.pointer("/usage/cost").and_then(Value::as_f64))
 }

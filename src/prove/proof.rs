@@ -128,7 +128,6 @@ pub enum ProveError {
 /// Failures of one sort that are known so far: the first of them, and how many.
 type FailureSorts = BTreeMap<(ProveCheck, &'static str, String), (CaseRun, u64)>;
 
-/// A proof on its way.
 struct Proving<'a> {
     prover: &'a Prover,
     plan: &'a ProvePlan,
@@ -217,7 +216,6 @@ impl Proving<'_> {
         Ok(())
     }
 
-    /// Streams that fail.
     async fn fail(&mut self) -> Result<(), ProveError> {
         let about = [ProveCheck::Error];
         if !self.is_about(&about) {

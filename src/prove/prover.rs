@@ -46,9 +46,8 @@ pub struct Prover {
     pub counter: AtomicU64,
 }
 
-/// A case that ran.
 #[derive(Debug)]
-pub struct CaseRun {
+pub(crate) struct CaseRun {
     /// The case.
     pub case: ProveCase,
     /// Its marker.
@@ -70,7 +69,7 @@ impl Prover {
     ///
     /// # Errors
     /// A case that is no fault.
-    pub async fn run(&self, cases: &[ProveCase]) -> Result<Vec<CaseRun>, FaultSyntaxError> {
+    pub(crate) async fn run(&self, cases: &[ProveCase]) -> Result<Vec<CaseRun>, FaultSyntaxError> {
         let mut runs = Vec::new();
         for batch in cases.chunks(self.concurrency.max(1)) {
             let marked: Vec<(ProveCase, String)> =
@@ -89,7 +88,7 @@ impl Prover {
     ///
     /// # Errors
     /// An edit that is no fault.
-    pub async fn isolation(
+    pub(crate) async fn isolation(
         &self,
         count: usize,
         edits: &[String],
@@ -162,15 +161,12 @@ impl Prover {
 }
 
 impl CaseRun {
-    /// The first failure of a check.
-    #[must_use]
-    pub fn failure_of(&self, check: ProveCheck) -> Option<&FailedCheck> {
+    pub(crate) fn failure_of(&self, check: ProveCheck) -> Option<&FailedCheck> {
         self.failed.iter().find(|failed| failed.check == check)
     }
 
     /// Places, in bytes, at which the chunks of what was served end.
-    #[must_use]
-    pub fn chunk_ends(&self) -> Vec<u64> {
+    pub(crate) fn chunk_ends(&self) -> Vec<u64> {
         let mut sent = 0;
         let chunks = self.served.iter().flat_map(|served| &served.chunks);
         let ends = chunks.map(|chunk| {
@@ -183,8 +179,7 @@ impl CaseRun {
     }
 
     /// What was served, write by write.
-    #[must_use]
-    pub fn writes(&self) -> Vec<Bytes> {
+    pub(crate) fn writes(&self) -> Vec<Bytes> {
         let mut writes: Vec<Vec<u8>> = Vec::new();
         for chunk in self.served.iter().flat_map(|served| &served.chunks) {
             match writes.last_mut().filter(|_| chunk.is_joined) {

@@ -29,7 +29,6 @@ pub struct ScriptPlaces {
 }
 
 /// Writes the script that plays these runs at once.
-#[must_use]
 pub(super) fn script(
     name: &str,
     check: ProveCheck,

@@ -21,7 +21,7 @@ const MOST_CANDIDATES: usize = 200;
 
 /// A failure in its smallest form.
 #[derive(Debug)]
-pub struct Shrunk {
+pub(crate) struct Shrunk {
     /// The run that failed last.
     pub run: CaseRun,
     /// Whether the check failed again in a run of its own, without other cases beside it.
@@ -33,7 +33,7 @@ impl Prover {
     ///
     /// # Errors
     /// A case that is no fault.
-    pub async fn shrink(&self, found: CaseRun, check: ProveCheck) -> Result<Shrunk, FaultSyntaxError> {
+    pub(crate) async fn shrink(&self, found: CaseRun, check: ProveCheck) -> Result<Shrunk, FaultSyntaxError> {
         if found.served.is_none() {
             return Ok(Shrunk { run: found, is_repeated: true });
         }

@@ -32,13 +32,10 @@ const TAIL: [&str; 5] = [" and", " that", " is", " all", "."];
 /// Text of what has no canary.
 const BESIDE: [&str; 3] = ["Nothing", " to", " see."];
 
-/// The tool that is called.
 const TOOL: &str = "save_note";
 
-/// Tokens of the prompt, as answers have them.
 const PROMPT_TOKENS: usize = 16;
 
-/// An answer of the server.
 #[derive(Debug, Clone)]
 pub(super) struct WrittenAnswer {
     /// As a stream, its last event included.
@@ -97,7 +94,6 @@ pub(super) fn written(
     Some(WrittenAnswer { events, body })
 }
 
-/// The tokens of the field that has the canary.
 fn tokens(cell: &SweepCell, canary: &Canary, is_clean: bool) -> Vec<String> {
     let text = if is_clean { canary.clean(cell.form) } else { canary.shown(cell.form).into_owned() };
     let is_json = cell.field == CanaryField::Arguments;

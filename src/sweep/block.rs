@@ -12,7 +12,6 @@ use crate::{
     prove::{ReadEvent, ReadEvents, ReceivedEnd, ReceivedStream, answer_events},
 };
 
-/// A response as its form has it.
 #[derive(Debug)]
 pub(super) struct ReadResponse {
     endpoint: Endpoint,
@@ -23,7 +22,6 @@ pub(super) struct ReadResponse {
 }
 
 impl ReadResponse {
-    /// Reads a stream or a body.
     pub(super) fn of(endpoint: Endpoint, body: &Bytes) -> Self {
         if let Ok(value) = serde_json::from_slice::<Value>(body) {
             return Self { endpoint, stream: None, answer: Answer::read(endpoint, value) };
@@ -116,7 +114,6 @@ impl ReadResponse {
     }
 }
 
-/// What is wrong with an error in the form of an endpoint.
 fn error_defect(endpoint: Endpoint, body: &Value) -> Option<String> {
     let error = match (endpoint, type_of(body)) {
         (Endpoint::Responses, "response.failed") => body.pointer("/response/error"),

@@ -51,21 +51,16 @@ impl Canary {
     }
 
     /// The text itself.
-    #[must_use]
-    pub fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// The forms that it has.
-    #[must_use]
-    pub fn forms(&self) -> Vec<CanaryForm> {
+    pub(crate) fn forms(&self) -> Vec<CanaryForm> {
         let others = (1..=self.others.len()).map(CanaryForm::Other);
         [CanaryForm::Plain, CanaryForm::Base64].into_iter().chain(others).collect()
     }
 
-    /// The text in a form.
-    #[must_use]
-    pub fn shown(&self, form: CanaryForm) -> Cow<'_, str> {
+    pub(crate) fn shown(&self, form: CanaryForm) -> Cow<'_, str> {
         match form {
             CanaryForm::Plain => Cow::Borrowed(&self.text),
             CanaryForm::Base64 => Cow::Owned(BASE64_STANDARD.encode(&self.text)),
@@ -76,14 +71,12 @@ impl Canary {
     }
 
     /// A harmless text of as many characters as a form has.
-    #[must_use]
-    pub fn clean(&self, form: CanaryForm) -> String {
+    pub(crate) fn clean(&self, form: CanaryForm) -> String {
         CLEAN.chars().cycle().take(self.shown(form).chars().count()).collect()
     }
 
     /// Bytes of the text that so many bytes of a form give away.
-    #[must_use]
-    pub fn bytes_of(&self, form: CanaryForm, shown: usize) -> usize {
+    pub(crate) fn bytes_of(&self, form: CanaryForm, shown: usize) -> usize {
         match form {
             CanaryForm::Base64 => (shown * 6 / 8).min(self.text.len()),
             CanaryForm::Plain | CanaryForm::Other(_) => shown,
@@ -91,8 +84,7 @@ impl Canary {
     }
 
     /// Bytes of a form that give all of the text away.
-    #[must_use]
-    pub fn size(&self, form: CanaryForm) -> usize {
+    pub(crate) fn size(&self, form: CanaryForm) -> usize {
         match form {
             CanaryForm::Base64 => self.text.len(),
             CanaryForm::Plain | CanaryForm::Other(_) => self.shown(form).len(),

@@ -11,23 +11,25 @@ use crate::{api::Endpoint, prove::endpoint_name};
 /// Cuts that are drawn beside those at every place.
 const DRAWN: u64 = 4;
 
-/// Field of an answer that has the canary.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum CanaryField {
-    /// The text for the user.
-    Content,
-    /// What precedes it.
-    Reasoning,
-    /// Arguments of a tool call.
-    Arguments,
-    /// A refusal.
-    Refusal,
-    /// The text for the user, and the log probabilities of its tokens.
-    Logprobs,
-    /// The text of the second choice.
-    Choice,
-    /// The prompt, which a completion repeats (`echo`).
-    Echo,
+base::named! {
+    /// Field of an answer that has the canary.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum CanaryField {
+        /// The text for the user.
+        Content = "content",
+        /// What precedes it.
+        Reasoning = "reasoning",
+        /// Arguments of a tool call.
+        Arguments = "arguments",
+        /// A refusal.
+        Refusal = "refusal",
+        /// The text for the user, and the log probabilities of its tokens.
+        Logprobs = "logprobs",
+        /// The text of the second choice.
+        Choice = "choice",
+        /// The prompt, which a completion repeats (`echo`).
+        Echo = "echo",
+    }
 }
 
 /// Form of the canary.
@@ -41,15 +43,17 @@ pub enum CanaryForm {
     Other(usize),
 }
 
-/// Place of the canary in its field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum CanaryPosition {
-    /// In the first token.
-    Start,
-    /// With text on both sides.
-    Middle,
-    /// Before the end.
-    End,
+base::named! {
+    /// Place of the canary in its field.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum CanaryPosition {
+        /// In the first token.
+        Start = "start",
+        /// With text on both sides.
+        Middle = "middle",
+        /// Before the end.
+        End = "end",
+    }
 }
 
 /// Cut of the canary into tokens.
@@ -83,27 +87,8 @@ pub struct SweepCell {
 }
 
 impl CanaryField {
-    /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Content, Self::Reasoning, Self::Arguments, Self::Refusal, Self::Logprobs, Self::Choice, Self::Echo];
-
-    /// Its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Content => "content",
-            Self::Reasoning => "reasoning",
-            Self::Arguments => "arguments",
-            Self::Refusal => "refusal",
-            Self::Logprobs => "logprobs",
-            Self::Choice => "choice",
-            Self::Echo => "echo",
-        }
-    }
-
     /// Returns true if answers of this endpoint have it.
-    #[must_use]
-    pub fn is_on(self, endpoint: Endpoint) -> bool {
+    pub(crate) fn is_on(self, endpoint: Endpoint) -> bool {
         match self {
             Self::Content => true,
             Self::Reasoning | Self::Arguments => endpoint != Endpoint::Completions,
@@ -121,16 +106,6 @@ impl fmt::Display for CanaryForm {
             Self::Base64 => f.write_str("base64"),
             Self::Other(number) => write!(f, "other-{number}"),
         }
-    }
-}
-
-impl fmt::Display for CanaryPosition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Start => "start",
-            Self::Middle => "middle",
-            Self::End => "end",
-        })
     }
 }
 
@@ -154,8 +129,7 @@ impl TokenSplit {
     }
 
     /// Cuts a text; the pieces add up to it.
-    #[must_use]
-    pub fn pieces(self, text: &str) -> Vec<String> {
+    pub(crate) fn pieces(self, text: &str) -> Vec<String> {
         let mut random = match self {
             Self::Drawn(seed) => Some(Xoshiro256PlusPlus::seed_from_u64(seed)),
             Self::Whole | Self::At(_) | Self::Characters => None,
@@ -178,9 +152,7 @@ impl TokenSplit {
 }
 
 impl SweepCell {
-    /// Its parts, as they are named.
-    #[must_use]
-    pub fn parts(&self) -> [String; 6] {
+    pub(crate) fn parts(&self) -> [String; 6] {
         [
             endpoint_name(self.endpoint).to_owned(),
             if self.is_stream { "stream" } else { "body" }.to_owned(),
@@ -192,8 +164,7 @@ impl SweepCell {
     }
 
     /// Returns true if it has all of these parts.
-    #[must_use]
-    pub fn has(&self, wanted: &[String]) -> bool {
+    pub(crate) fn has(&self, wanted: &[String]) -> bool {
         let parts = self.parts();
         wanted.iter().all(|part| parts.contains(part))
     }
@@ -219,7 +190,7 @@ pub fn matrix(canary: &Canary, endpoints: &[Endpoint], wanted: &[Vec<String>], s
     for (endpoint, field) in fields.filter(|(endpoint, field)| field.is_on(*endpoint)) {
         for form in canary.forms() {
             let characters = canary.shown(form).chars().count();
-            for position in [CanaryPosition::Start, CanaryPosition::Middle, CanaryPosition::End] {
+            for position in CanaryPosition::ALL {
                 for split in TokenSplit::all(characters, seed) {
                     let cell = |is_stream| SweepCell { endpoint, is_stream, field, form, position, split };
                     cells.extend([cell(true), cell(false)]);

@@ -34,14 +34,12 @@ pub struct CellOutcome {
 
 impl CellOutcome {
     /// Returns true if no more bytes were seen than may be, in a valid response.
-    #[must_use]
-    pub fn holds(&self, allowed: usize) -> bool {
+    pub(crate) fn holds(&self, allowed: usize) -> bool {
         self.leaked <= allowed && self.invalid.is_none()
     }
 
     /// What happened, in a few words.
-    #[must_use]
-    pub fn what(&self) -> String {
+    pub(crate) fn what(&self) -> String {
         let received = match self.leaked {
             0 => "the client saw nothing of it".to_owned(),
             leaked => format!("the client saw {leaked} of {} bytes", self.of),
@@ -148,7 +146,7 @@ pub struct LatencyCost {
 }
 
 /// Result of a sweep.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct SweepReport {
     /// Bytes that a client may see.
     pub allowed: usize,
@@ -166,16 +164,8 @@ pub struct SweepReport {
 
 impl SweepReport {
     /// A report without cells yet.
-    #[must_use]
-    pub fn new(allowed: usize, absent: Vec<Endpoint>) -> Self {
-        Self {
-            allowed,
-            rows: Vec::new(),
-            failed: Vec::new(),
-            clean: Vec::new(),
-            latency: LatencyCost::default(),
-            absent,
-        }
+    pub(crate) fn new(allowed: usize, absent: Vec<Endpoint>) -> Self {
+        Self { allowed, absent, ..Self::default() }
     }
 
     /// Returns true if nothing leaked, every response is valid and no clean answer is damaged.
@@ -232,8 +222,7 @@ impl SweepReport {
     }
 
     /// The cell that stands for a row: the one of which most was seen, or whose response is not valid.
-    #[must_use]
-    pub fn worst(&self, row: &SweepRow) -> Option<&CellOutcome> {
+    pub(crate) fn worst(&self, row: &SweepRow) -> Option<&CellOutcome> {
         let is_of = |outcome: &&CellOutcome| {
             let SweepCell { endpoint, is_stream, field, .. } = outcome.cell;
             (row.endpoint, row.is_stream, row.field) == (endpoint, is_stream, field.name())

@@ -8,7 +8,6 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{StreamExt, future::join_all, stream};
-use http::HeaderMap;
 use tokio::task::JoinSet;
 
 use super::{
@@ -77,7 +76,6 @@ pub struct Sweeper {
 #[derive(Debug, Default)]
 struct AnswerNumbers(HashMap<SweepCell, usize>);
 
-/// The cell by which an answer is known.
 fn answer_key(cell: &SweepCell) -> SweepCell {
     SweepCell { endpoint: Endpoint::Chat, is_stream: true, ..*cell }
 }
@@ -161,16 +159,12 @@ async fn posted(client: StreamClient, path: &'static str, body: Bytes) -> Receiv
     match task.join_next().await {
         Some(Ok(received)) => received,
         failed => ReceivedStream {
-            status: 0,
-            headers: HeaderMap::new(),
-            reads: Vec::new(),
             end: ReceivedEnd::Unanswered(format!("the request was given up: {failed:?}")),
-            took: Duration::ZERO,
+            ..ReceivedStream::default()
         },
     }
 }
 
-/// A request that ran.
 #[derive(Debug)]
 struct SweptRequest {
     received: ReceivedStream,

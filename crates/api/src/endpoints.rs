@@ -105,7 +105,6 @@ const fn page(path: &'static str) -> Route {
     on("GET, HEAD", path)
 }
 
-/// An endpoint that generates text.
 const fn generating(path: &'static str, endpoint: Endpoint) -> Route {
     Route { is_load: true, ..recorded_as(endpoint, model(path)) }
 }

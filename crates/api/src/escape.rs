@@ -32,7 +32,6 @@ pub(super) fn put_escaped(out: &mut impl EscapeOutput, text: &str) {
     }
 }
 
-/// A text with its quotes.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     put_escaped(&mut out, text);

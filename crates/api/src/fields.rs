@@ -58,10 +58,6 @@ const CHAT_EXTRA: &[Field] = &[
     Field("routed_experts_prompt_start", NOT_NEGATIVE, Optional),
     Field("return_token_offsets", Kind::Flag, Nullable),
     Field("return_prompt_text", Kind::Flag, Nullable),
-    Field("mm_payload", Kind::OneOf(&["tensors", "none"]), Optional),
-    Field("return_mm_kwargs", Kind::Flag, Nullable),
-    Field("kv_transfer_params", Kind::Dictionary, Nullable),
-    Field("ec_transfer_params", Kind::Dictionary, Nullable),
 ];
 
 const COMPLETION: &[Field] = &[
@@ -105,8 +101,12 @@ const SAMPLING: &[Field] = &[
     Field("bad_words", Kind::List(&Kind::Text), Optional),
 ];
 
-/// Fields that both endpoints have after their answers' shape.
+/// Fields that both endpoints have at their end.
 const EXTENSIONS: &[Field] = &[
+    Field("mm_payload", Kind::OneOf(&["tensors", "none"]), Optional),
+    Field("return_mm_kwargs", Kind::Flag, Nullable),
+    Field("kv_transfer_params", Kind::Dictionary, Nullable),
+    Field("ec_transfer_params", Kind::Dictionary, Nullable),
     Field("vllm_xargs", XARGS, Nullable),
     Field("repetition_detection", REPETITION, Nullable),
     Field("stream_interval", Kind::IntIn(1, i128::MAX), Nullable),
@@ -124,10 +124,6 @@ const COMPLETION_EXTRA: &[Field] = &[
     Field("return_token_ids", Kind::Flag, Nullable),
     Field("routed_experts_prompt_start", NOT_NEGATIVE, Optional),
     Field("return_token_offsets", Kind::Flag, Nullable),
-    Field("mm_payload", Kind::OneOf(&["tensors", "none"]), Optional),
-    Field("return_mm_kwargs", Kind::Flag, Nullable),
-    Field("kv_transfer_params", Kind::Dictionary, Nullable),
-    Field("ec_transfer_params", Kind::Dictionary, Nullable),
 ];
 
 /// `tools`

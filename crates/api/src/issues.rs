@@ -178,7 +178,6 @@ fn alternatives(words: &[&str]) -> String {
     }
 }
 
-/// An issue that is reported.
 #[derive(Debug)]
 struct Issue {
     loc: String,
@@ -323,7 +322,6 @@ fn shown(value: &Value) -> String {
     format!("{start}...{end}")
 }
 
-/// A value as an issue shows it.
 fn summary(value: &Value) -> String {
     match value {
         Value::Array(items) => format!("<list of {} items>", items.len()),

@@ -75,7 +75,6 @@ fn is_too_deep(error: &serde_json::Error) -> bool {
     error.to_string().contains("recursion limit")
 }
 
-/// Reads a body that has to be an object.
 pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
     object_by(&TreeReading::new(false), body)
 }
@@ -89,7 +88,6 @@ pub(super) fn object_by(reading: &TreeReading, body: &[u8]) -> Result<Map<String
     }
 }
 
-/// The error for a request that has to have a body.
 pub(super) fn missing_body() -> ApiError {
     Issues::one(&Loc::BODY, FieldFault::MISSING, &Value::Null)
 }

@@ -159,7 +159,6 @@ fn values<'de, A: SeqAccess<'de>>(
     Ok(read.into())
 }
 
-/// A prompt, or an item of one.
 enum PromptItem {
     Id(u32),
     Ids(Vec<u32>),

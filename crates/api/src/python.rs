@@ -14,7 +14,6 @@ pub(super) fn number_text(value: &Value) -> Option<&str> {
     value.as_str()?.strip_prefix(NUMBER)
 }
 
-/// Returns whether a number is written as a whole one.
 pub(super) fn is_whole(number: &str) -> bool {
     number.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit())
 }

@@ -4,7 +4,6 @@ use serde_json::{Map, Value};
 
 use super::{Api, error::ApiError, python, structured::invalid_tag, values};
 
-/// The most prompts of one completion.
 const MOST_PROMPTS: usize = 1024;
 
 type Rule = fn(&Map<String, Value>) -> Result<(), ApiError>;

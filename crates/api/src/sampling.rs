@@ -10,7 +10,6 @@ use super::{body::ValidBody, error::ApiError, python};
 /// Below this temperature nothing is drawn.
 const GREEDY: f64 = 1e-5;
 
-/// The most choices of one request.
 const MOST_CHOICES: i128 = 16384;
 
 /// The most forms of bad words of one request.

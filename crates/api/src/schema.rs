@@ -10,7 +10,6 @@ use super::{
     values::{flag, float, float_in, int, int_in, list, one_of, text},
 };
 
-/// The kind of a value.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
     Any,
@@ -56,13 +55,11 @@ pub(super) enum Kind {
     SomeList(&'static Self),
     /// A list of at most so many.
     ListUpTo(&'static Self, usize),
-    /// A value of one of these kinds.
     AnyOf(&'static [Self]),
     /// A value of one of these kinds, whose names are part of the path.
     AnyNamed(&'static [(&'static str, Self)]),
     /// A kind whose inside has no paths.
     Opaque(&'static Self),
-    /// A kind, and a condition on a value that is of it.
     With(&'static Self, fn(&Value) -> Option<String>),
 }
 
@@ -100,27 +97,23 @@ pub(super) enum Need {
 pub(super) const INT64: Kind = Kind::IntIn(i64::MIN as i128, i64::MAX as i128);
 pub(super) const NOT_NEGATIVE: Kind = Kind::IntIn(0, i128::MAX);
 
-/// Reads a body as an object that fits.
 pub(super) fn read(object: &Object, body: &[u8]) -> Result<Map<String, Value>, ApiError> {
     let map = json::object(body)?;
     check_body(object, &map).map(|()| map)
 }
 
-/// Checks that a body fits.
 pub(super) fn check_body(object: &Object, map: &Map<String, Value>) -> Result<(), ApiError> {
     let mut issues = Issues::new();
     check(object, map, &Loc::BODY, &mut issues);
     issues.unless_any(())
 }
 
-/// Returns whether a value is of a kind.
 pub(super) fn fits(kind: &Kind, value: &Value) -> bool {
     let mut issues = Issues::uncollected();
     judge(kind, value, &Loc::BODY, &mut issues);
     issues.is_empty()
 }
 
-/// Returns whether an object fits.
 pub(super) fn takes(object: &Object, map: &Map<String, Value>) -> bool {
     let mut issues = Issues::uncollected();
     check(object, map, &Loc::BODY, &mut issues);

@@ -143,8 +143,7 @@ impl AnswerHead {
     }
 
     /// Bytes of an event with little content.
-    #[must_use]
-    pub fn event_size(&self) -> usize {
+    pub(crate) fn event_size(&self) -> usize {
         self.id.len() + self.model.len() + 280
     }
 
@@ -166,7 +165,7 @@ impl AnswerHead {
     }
 
     /// Appends the event by which a chat repeats its last message.
-    pub fn put_echo(&self, out: &mut BytesMut, index: u32, content: &str, usage: Usage) {
+    pub(crate) fn put_echo(&self, out: &mut BytesMut, index: u32, content: &str, usage: Usage) {
         self.open(out, index);
         out.put(",\"delta\":{\"content\":");
         put_escaped(out, content);
@@ -190,7 +189,7 @@ impl AnswerHead {
     }
 
     /// Appends the event that closes a stream whose client asked for usage.
-    pub fn put_closing(&self, out: &mut BytesMut, usage: &Usage) {
+    pub(crate) fn put_closing(&self, out: &mut BytesMut, usage: &Usage) {
         out.put(self.stream());
         out.put("],\"usage\":");
         usage.put_closing(out, self.api);
@@ -210,7 +209,7 @@ impl AnswerHead {
     }
 
     /// Appends `[DONE]`.
-    pub fn put_done(out: &mut BytesMut) {
+    pub(crate) fn put_done(out: &mut BytesMut) {
         out.extend_from_slice(DONE);
     }
 

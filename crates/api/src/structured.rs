@@ -240,7 +240,6 @@ pub(super) fn forced_calls(body: &Map<String, Value>) -> Option<Constraint> {
     (!tags.is_empty()).then(|| Constraint::StructuralTag(json!({"type": "structural_tag", "format": format})))
 }
 
-/// A call of a function.
 fn call_tag(function: &Value) -> Value {
     let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
     let parameters = match function.get("parameters") {

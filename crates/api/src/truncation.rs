@@ -18,7 +18,6 @@ pub enum TruncationSide {
 pub struct Truncation {
     /// Tokens to keep; `None` for as many as fit (`-1`).
     most: Option<i64>,
-    /// The side the request named.
     named: Option<TruncationSide>,
     /// True where one token is left for an answer where as many are kept as fit.
     leaves_room: bool,

@@ -63,7 +63,6 @@ impl Usage {
         out.put(&times.closing(self.completion));
     }
 
-    /// The times in a full body.
     pub(super) fn put_full_times(&self, out: &mut impl EscapeOutput) {
         match self.times {
             Some(times) => out.put(&times.full(self.completion)),

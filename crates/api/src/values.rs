@@ -66,7 +66,6 @@ pub(super) fn int_in(value: &Value, least: i128, most: i128) -> ValueResult<i128
     }
 }
 
-/// A value as a number.
 pub(super) fn float(value: &Value) -> ValueResult<f64> {
     match value {
         Value::Bool(flag) => Ok(f64::from(u8::from(*flag))),
@@ -115,12 +114,10 @@ pub fn is_set(value: &Value) -> bool {
     flag(value).unwrap_or(false)
 }
 
-/// A value as text.
 pub(super) fn text(value: &Value) -> ValueResult<&str> {
     value.as_str().filter(|_| python::number_text(value).is_none()).ok_or(NO_TEXT)
 }
 
-/// A value as a list.
 pub(super) fn list(value: &Value) -> ValueResult<&[Value]> {
     match value {
         Value::Array(items) => Ok(items),
@@ -128,7 +125,6 @@ pub(super) fn list(value: &Value) -> ValueResult<&[Value]> {
     }
 }
 
-/// A value as one of these words, and which one.
 pub(super) fn one_of<'a>(value: &Value, words: &'a [&'a str]) -> Result<usize, FieldFault<'a>> {
     let found = value.as_str().and_then(|text| words.iter().position(|word| *word == text));
     found.ok_or(FieldFault::NoneOf(words))

@@ -1,10 +1,11 @@
-//! Foundations for every room: priority of threads, cancellation of work, units of measurement, a bounded cache, files of bounded length, a hasher for keys that are hashes, a lock without poison, text as one line, control characters, histograms, a limit on log lines.
+//! Foundations for every room: priority of threads, cancellation of work, units of measurement, a bounded cache, structs with their defaults, enums with their names, files of bounded length, a hasher for keys that are hashes, a lock without poison, text as one line, control characters, histograms, a limit on log lines.
 
 pub mod background;
 pub mod bounded_cache;
 pub mod bounded_read;
 pub mod cancellation;
 pub mod control_characters;
+mod declare;
 pub mod hash_is_key;
 pub mod lock;
 pub mod one_line;

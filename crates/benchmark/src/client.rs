@@ -122,7 +122,6 @@ struct RunningLoad<'a> {
     seen: BenchSeen,
 }
 
-/// Follows a load to its end.
 fn follow(
     poll: &OwnedFd,
     address: SocketAddr,

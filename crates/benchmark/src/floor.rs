@@ -13,13 +13,14 @@ use std::{
     os::fd::{AsRawFd, RawFd},
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
     time::Duration,
 };
 
+use base::lock::Lock;
 use base::stats::Durations;
 use memchr::memmem;
 use rustix::{
@@ -48,7 +49,6 @@ const END: &str = "e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n";
 /// The timer's data in epoll's events; connections have their file descriptor.
 const TIMER: u64 = u64::MAX;
 
-/// Options of the floor.
 struct FloorOptions {
     first: Duration,
     gap: Duration,
@@ -101,7 +101,7 @@ async fn accept(pollers: &[ConnectionPoller]) -> io::Result<()> {
 #[derive(Clone)]
 struct ConnectionPoller {
     poll: Arc<OwnedFd>,
-    connections: Arc<Mutex<HashMap<RawFd, TcpStream>>>,
+    connections: Arc<Lock<HashMap<RawFd, TcpStream>>>,
 }
 
 impl ConnectionPoller {
@@ -109,14 +109,10 @@ impl ConnectionPoller {
         connection.set_nodelay(true)?;
         connection.set_nonblocking(true)?;
         let number = connection.as_raw_fd();
-        let mut connections = self.connections();
+        let mut connections = self.connections.lock();
         let connection = connections.entry(number).insert_entry(connection);
         let data = epoll::EventData::new_u64(number as u64);
         Ok(epoll::add(&*self.poll, connection.get(), data, epoll::EventFlags::IN)?)
-    }
-
-    fn connections(&self) -> MutexGuard<'_, HashMap<RawFd, TcpStream>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -207,7 +203,7 @@ impl FloorWorker {
     }
 
     fn read(&mut self, number: RawFd, bytes: &mut [u8]) {
-        let mut connections = self.poller.connections();
+        let mut connections = self.poller.connections.lock();
         let Some(connection) = connections.get_mut(&number) else { return };
         let read = match connection.read(bytes) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -230,7 +226,7 @@ impl FloorWorker {
     }
 
     fn write_due(&mut self) {
-        let mut connections = self.poller.connections();
+        let mut connections = self.poller.connections.lock();
         let mut limit = Instant::now() + QUANTUM;
         while let Some(mut next) = self.waiting.peek_mut() {
             let Reverse((due, number, left)) = *next;

@@ -235,7 +235,6 @@ pub fn one_by_one(server: MeasuredServer) -> io::Result<Value> {
     Ok(json!({"answers": seen.answers, "ttft_ms": quantiles(&mut seen.first), "e2e_ms": quantiles(&mut seen.whole)}))
 }
 
-/// Requests of a burst.
 const BURST: usize = 512;
 
 /// `BURST` streams that are requested at once: time to the first token, over open connections and over new ones.

@@ -114,8 +114,7 @@ impl MeasuredServer {
     }
 
     /// Processor time of it and its children, threads that ended left out.
-    #[must_use]
-    pub fn cpu(&self) -> Duration {
+    pub(crate) fn cpu(&self) -> Duration {
         let nanos = |process: u32| {
             let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
             threads
@@ -138,10 +137,7 @@ impl MeasuredServer {
     }
 
     /// Ends it and returns its figures, if it prints any.
-    ///
-    /// # Errors
-    /// When that cannot be read.
-    pub fn end(mut self) -> io::Result<Value> {
+    pub(crate) fn end(mut self) -> io::Result<Value> {
         self.signal(Signal::TERM);
         let began = Instant::now();
         while self.child.try_wait()?.is_none() {

@@ -37,7 +37,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The fewest requests that are on their way: enough for every thread to have something to do.
 const FEWEST_AT_ONCE: usize = 64;
 
-/// The most.
 const MOST_AT_ONCE: usize = 1024;
 
 /// Requests whose lengths are taken, evenly spread over the run.
@@ -102,7 +101,6 @@ impl Shapes {
         Plan { sessions, at_once: Some(self.at_once), repeats: true }
     }
 
-    /// Output tokens of a request on average.
     fn tokens_per_request(&self) -> f64 {
         let tokens: u64 = self.workload.requests.iter().map(|request| u64::from(request.record.output_tokens)).sum();
         float(tokens) / float(u64::try_from(self.workload.requests.len()).unwrap_or(u64::MAX)).max(1.0)
@@ -189,8 +187,7 @@ impl Ceiling {
     }
 
     /// Returns the same for a run of this throughput.
-    #[must_use]
-    pub fn bounds(&self, requests_per_s: f64, tokens_per_s: f64) -> Option<Reason> {
+    pub(crate) fn bounds(&self, requests_per_s: f64, tokens_per_s: f64) -> Option<Reason> {
         let share = self.reached(requests_per_s, tokens_per_s);
         (share > MAX_SHARE).then_some(Reason::ClientBound { share, ceiling: *self })
     }

@@ -140,8 +140,7 @@ pub struct ContentCheck {
 
 impl ContentCheck {
     /// Prepares to compare with the records of a workload.
-    #[must_use]
-    pub fn of(workload: &Workload) -> Self {
+    pub(crate) fn of(workload: &Workload) -> Self {
         let mut check = Self::default();
         for request in &workload.requests {
             if let Some(ids) = &request.record.output_token_ids {

@@ -2,7 +2,6 @@
 
 use base::stats::Durations;
 
-/// One statistic.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Statistic {
     Mean,
@@ -26,7 +25,6 @@ pub(crate) enum Distribution {
 }
 
 impl Distribution {
-    /// A distribution of values that interpolates.
     pub(crate) fn of(values: impl Iterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.collect();
         values.sort_by(f64::total_cmp);
@@ -55,12 +53,7 @@ impl Distribution {
     }
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "indices of a list"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "indices of a list")]
 fn of_sorted(values: &[f64], statistic: Statistic) -> Option<f64> {
     match statistic {
         Statistic::Mean => (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64),

@@ -43,8 +43,7 @@ impl Drifts {
     }
 
     /// The report; `None` without a prompt of which both counts are known.
-    #[must_use]
-    pub fn report(&self) -> Option<DriftReport> {
+    pub(crate) fn report(&self) -> Option<DriftReport> {
         let (mut sorted, mut sizes) = (self.tokens.clone(), Vec::new());
         sorted.sort_unstable();
         sizes.extend(sorted.iter().map(|drift| drift.unsigned_abs()));

@@ -24,7 +24,6 @@ use crate::{
 /// Factor from one rung to the next.
 const FACTOR: usize = 4;
 
-/// Rungs that are climbed.
 const MOST_RUNGS: usize = 10;
 
 /// Distance from the rung below, in percent, at which the bend is known.
@@ -209,7 +208,6 @@ struct Bend<'a> {
     at: &'a Rung,
     /// The rung with the highest throughput.
     plateau: &'a Rung,
-    /// The limits are broken there.
     is_broken: bool,
 }
 

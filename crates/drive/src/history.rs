@@ -53,7 +53,6 @@ impl HistoryCounts {
     }
 }
 
-/// A turn that has ended.
 #[derive(Debug)]
 struct EndedTurn<'a> {
     record: &'a Record,
@@ -187,7 +186,6 @@ fn is_own(item: &Value) -> bool {
     is("role", &["assistant"]) || is("type", &["function_call", "reasoning"])
 }
 
-/// A call of a tool.
 struct NamedCall {
     id: String,
     name: String,
@@ -210,7 +208,6 @@ fn calls(items: &[Value]) -> Vec<NamedCall> {
     calls
 }
 
-/// The answer as a cassette has it.
 fn shown(answer: &answers::Answer) -> cassette::RecordedAnswer {
     let fields = answer.fields();
     let message = fields.get("choices").and_then(|choices| choices.get(0)?.get("message"));

@@ -6,7 +6,6 @@ use base::units::Millis;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Returns a count as a float; exact, because counts of a run are far below 2^53.
-#[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^53")]
 pub(crate) fn float(count: impl TryInto<u64>) -> f64 {
     count.try_into().unwrap_or(u64::MAX) as f64
 }

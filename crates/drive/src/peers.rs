@@ -25,33 +25,21 @@ use serde::{Serialize, Serializer, ser::SerializeMap};
 
 use crate::results::Sample;
 
-/// A load client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LoadClient {
-    /// `vllm bench serve`.
-    Vllm,
-    /// guidellm.
-    Guidellm,
-    /// aiperf.
-    Aiperf,
-    /// genai-bench.
-    GenaiBench,
-    /// inference-perf.
-    InferencePerf,
-}
-
-impl LoadClient {
-    /// Its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Vllm => "vllm bench serve",
-            Self::Guidellm => "guidellm",
-            Self::Aiperf => "aiperf",
-            Self::GenaiBench => "genai-bench",
-            Self::InferencePerf => "inference-perf",
-        }
+base::named! {
+    /// A load client.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum LoadClient {
+        /// `vllm bench serve`.
+        Vllm = "vllm bench serve",
+        /// guidellm.
+        Guidellm = "guidellm",
+        /// aiperf.
+        Aiperf = "aiperf",
+        /// genai-bench.
+        GenaiBench = "genai-bench",
+        /// inference-perf.
+        InferencePerf = "inference-perf",
     }
 }
 

@@ -139,8 +139,7 @@ impl Plan {
     }
 
     /// Returns the place of the session that is begun after `number` others; `None` after the last one.
-    #[must_use]
-    pub fn place(&self, number: usize) -> Option<usize> {
+    pub(crate) fn place(&self, number: usize) -> Option<usize> {
         let place = if self.repeats { number.checked_rem(self.sessions.len())? } else { number };
         (place < self.sessions.len()).then_some(place)
     }

@@ -48,11 +48,9 @@ pub struct Prompts {
 /// Which request of a run one is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
-    /// Its index in the workload.
     pub(crate) index: usize,
     /// Its session's place in the plan.
     pub(crate) chain: usize,
-    /// Its place in the session.
     pub(crate) turn: usize,
 }
 
@@ -82,12 +80,6 @@ impl Serialize for WithFields<'_> {
 }
 
 impl Prompts {
-    /// Makes the request with this index: turn `turn` of a chain.
-    #[must_use]
-    pub fn request(&self, index: usize, chain: usize, turn: usize, workload: &Workload) -> Request<Bytes> {
-        self.request_in(Place { index, chain, turn }, workload, None)
-    }
-
     /// The same, of a conversation that goes on with what was answered in this run.
     pub(crate) fn request_in(
         &self,

@@ -22,24 +22,25 @@ use crate::{
     workload::{Workload, WorkloadRequest},
 };
 
-/// Method by which output tokens were counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CountedBy {
-    /// The server named each token's id.
-    TokenIds,
-    /// The server counted with every event (`continuous_usage_stats`).
-    ContinuousUsage,
-    /// The server's count at the end, spread over the events by the text that they carry.
-    Usage,
-    /// Events that carry text.
-    Events,
+base::named! {
+    /// Method by which output tokens were counted.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum CountedBy {
+        /// The server named each token's id.
+        TokenIds = "token ids",
+        /// The server counted with every event (`continuous_usage_stats`).
+        ContinuousUsage = "continuous usage",
+        /// The server's count at the end, spread over the events by the text that they carry.
+        Usage = "usage",
+        /// Events that carry text.
+        Events = "events",
+    }
 }
 
 impl CountedBy {
     /// Returns how the tokens of a record of a tap were counted.
-    #[must_use]
-    pub fn of(record: &Record) -> Self {
+    pub(crate) fn of(record: &Record) -> Self {
         let counted_by = record.extra.get(COUNTED_BY).and_then(serde_json::Value::as_str);
         match (&record.output_token_ids, record.content_source) {
             (Some(_), None | Some(ContentSource::Engine)) => Self::TokenIds,
@@ -50,20 +51,8 @@ impl CountedBy {
     }
 
     /// Returns true if the number of tokens of each event is the server's own, so that ITL is exact.
-    #[must_use]
-    pub fn is_exact(self) -> bool {
+    pub(crate) fn is_exact(self) -> bool {
         matches!(self, Self::TokenIds | Self::ContinuousUsage)
-    }
-
-    /// Its name in words.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::TokenIds => "token ids",
-            Self::ContinuousUsage => "continuous usage",
-            Self::Usage => "usage",
-            Self::Events => "events",
-        }
     }
 }
 
@@ -321,7 +310,6 @@ fn is_answered(recorded: &Record, record: &Record) -> bool {
 }
 
 impl Sample {
-    /// Content of a record.
     fn of(recorded: &WorkloadRequest, record: &Record) -> Self {
         let counted = check::prompt_tokens(record);
         let (ttft, planned) = (meter::ttft(record), recorded.record.prompt_tokens);

@@ -168,7 +168,6 @@ pub async fn drive(
     results: Arc<Results>,
     mut stopped: watch::Receiver<bool>,
 ) -> Result<Driven, DriveError> {
-    let at_once = plan.at_once;
     let workers = Workers::start(drive.threads)?;
     let seen = Arc::new(OnceLock::new());
     let tap =
@@ -198,7 +197,7 @@ pub async fn drive(
     for (number, (handle, (client, pacer))) in (0..).zip(workers.in_each(|| (tap.client(), Pacer::precise()))) {
         let worker = Arc::new(Worker { run: Arc::clone(&run), client, pacer });
         probes.spawn_on(Arc::clone(&worker).probe(), &handle);
-        match at_once {
+        match run.plan.at_once {
             None => drop(sending.spawn_on(worker.open_loop(number, threads), &handle)),
             Some(places) => (number..places.min(run.plan.sessions.len())).step_by(threads).for_each(|_| {
                 sending.spawn_on(Arc::clone(&worker).closed_loop(), &handle);
@@ -223,7 +222,6 @@ pub async fn drive(
     Ok(Driven { lag, start, cpu_share, cpu, took, clock_step, stopped: was_stopped, sent, history, recorder })
 }
 
-/// Returns when the run starts.
 fn start(at: Option<SystemTime>) -> Result<Instant, DriveError> {
     let Some(at) = at else { return Ok(Instant::now() + LEAD) };
     let wait = at.duration_since(SystemTime::now()).map_err(|over| DriveError::StartIsOver(over.duration()))?;
@@ -319,7 +317,6 @@ impl Began {
     }
 }
 
-/// Processor time of a run.
 struct ProcessorSpent {
     cpu: Duration,
     took: Duration,

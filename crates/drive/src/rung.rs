@@ -54,8 +54,7 @@ pub struct Rung {
 
 impl Rung {
     /// Measures the requests of a closed loop that began sessions for so long.
-    #[must_use]
-    pub fn of(concurrency: usize, samples: &[Sample], length: Duration) -> Self {
+    pub(crate) fn of(concurrency: usize, samples: &[Sample], length: Duration) -> Self {
         let window = window(concurrency, samples, length);
         let inside: Vec<(f64, &Sample)> =
             samples.iter().map(|sample| (window.share_of(sample), sample)).filter(|(share, _)| *share > 0.0).collect();
@@ -92,8 +91,7 @@ impl Rung {
     }
 
     /// Returns the interval of how much more output tokens a second another rung has.
-    #[must_use]
-    pub fn interval_to(&self, other: &Self) -> Option<Interval> {
+    pub(crate) fn interval_to(&self, other: &Self) -> Option<Interval> {
         steady::interval_of_difference(&self.resampled, &other.resampled)
     }
 

@@ -81,7 +81,6 @@ pub struct ServerReport {
     pub points: Vec<ServerPoint>,
 }
 
-/// Values of a page.
 #[derive(Debug, Clone, Copy, Default)]
 struct Page {
     point: ServerPoint,
@@ -123,7 +122,6 @@ impl Page {
 #[derive(Debug)]
 pub struct PageWatch {
     url: String,
-    /// For what is read at the end.
     at_end: Upstream<Empty<Bytes>>,
     seen: Arc<Mutex<ScrapedPages>>,
     finish: Arc<Notify>,
@@ -214,10 +212,6 @@ async fn watch(upstream: Upstream<Empty<Bytes>>, seen: Arc<Mutex<ScrapedPages>>,
     }
 }
 
-/// Reads a page.
-///
-/// # Errors
-/// The reason why there is none.
 async fn page(upstream: &Upstream<Empty<Bytes>>) -> Result<(Instant, Page), String> {
     get(upstream, "/metrics").await.map(|(at, text)| (at, Page::read(&text)))
 }

@@ -20,7 +20,6 @@ const CRITICAL: f64 = 2.5;
 /// Ratio of the medians on both sides of a change, at least.
 const FACTOR: f64 = 1.3;
 
-/// Resamples of a bootstrap.
 const RESAMPLES: usize = 400;
 
 /// A change of a latency within a run.

@@ -42,8 +42,7 @@ pub enum TextEndpoint {
 
 impl TextEndpoint {
     /// That of a record; a completion where none is recorded.
-    #[must_use]
-    pub fn of(record: &Record) -> Self {
+    pub(crate) fn of(record: &Record) -> Self {
         match record.endpoint {
             Some(Endpoint::Chat) => Self::Chat,
             Some(Endpoint::Responses) => Self::Responses,
@@ -52,9 +51,7 @@ impl TextEndpoint {
         }
     }
 
-    /// Its path.
-    #[must_use]
-    pub fn path(self) -> &'static str {
+    pub(crate) fn path(self) -> &'static str {
         match self {
             Self::Chat => "/v1/chat/completions",
             Self::Completions => "/v1/completions",
@@ -129,14 +126,12 @@ impl Default for PromptTexts {
 }
 
 impl PromptTexts {
-    /// Notes how long prompts are at an endpoint.
-    pub fn set_length(&mut self, endpoint: TextEndpoint, model: &str, length: Length) {
+    pub(crate) fn set_length(&mut self, endpoint: TextEndpoint, model: &str, length: Length) {
         self.lengths.insert((endpoint, model.to_owned()), length);
     }
 
     /// Takes the words of a tokenizer, of one token each.
-    #[must_use]
-    pub fn with_words(mut self, tokenizer: &Tokenizer) -> Self {
+    pub(crate) fn with_words(mut self, tokenizer: &Tokenizer) -> Self {
         let words = tokenizer.words();
         let texts = words.next.iter().filter_map(|id| tokenizer.decode(&[*id], SkipSpecial::Skip).ok());
         let spaced: Vec<String> = texts.filter(|text| text.starts_with(' ') && text.trim().len() > 1).collect();
@@ -147,8 +142,7 @@ impl PromptTexts {
     }
 
     /// The length of prompts by a tokenizer; `None` where it has no template for chats.
-    #[must_use]
-    pub fn length_by(&self, tokenizer: &Tokenizer, endpoint: TextEndpoint, model: &str) -> Option<Length> {
+    pub(crate) fn length_by(&self, tokenizer: &Tokenizer, endpoint: TextEndpoint, model: &str) -> Option<Length> {
         let count = |words: u32| {
             let text = self.text_of(&[(0, usize::try_from(words).unwrap_or_default())]);
             let ids = match endpoint {

@@ -4,7 +4,6 @@ use serde::Serialize;
 
 use crate::{results::Sample, rung::Window};
 
-/// The most points.
 const MOST_POINTS: f64 = 3600.0;
 
 /// The client in one part of a run.
@@ -20,11 +19,7 @@ pub struct ClientPoint {
 
 /// Returns the points of a run, a second apart; further apart where that were too many.
 #[must_use]
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "at most as many parts as there may be points"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "at most as many parts as there may be points")]
 pub fn client(samples: &[Sample]) -> Vec<ClientPoint> {
     let seconds = samples.iter().map(|sample| (sample.sent + sample.e2e).as_secs_f64()).fold(0.0, f64::max);
     let width = (seconds / MOST_POINTS).max(1.0);

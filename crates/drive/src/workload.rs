@@ -138,9 +138,7 @@ impl Workload {
         Ok(self)
     }
 
-    /// Returns the index of the request with this number.
-    #[must_use]
-    pub fn index_of(&self, number: usize) -> Option<usize> {
+    pub(crate) fn index_of(&self, number: usize) -> Option<usize> {
         self.requests.binary_search_by_key(&number, |request| request.number).ok()
     }
 
@@ -224,14 +222,12 @@ struct EndedRequest {
 
 impl WorkloadRequest {
     /// Returns the time that it took when it was recorded, as far as that is known.
-    #[must_use]
-    pub fn took(&self) -> Duration {
+    pub(crate) fn took(&self) -> Duration {
         replay::meter::e2e(&self.record).unwrap_or_default()
     }
 
     /// Returns the number of tokens after which its client left when it was recorded.
-    #[must_use]
-    pub fn leaves_after(&self) -> Option<u32> {
+    pub(crate) fn leaves_after(&self) -> Option<u32> {
         (self.record.outcome == Some(Outcome::ClientGone)).then_some(self.record.output_tokens)
     }
 }

@@ -92,11 +92,9 @@ pub struct ReadyResponse {
 
 impl ReadyResponse {
     /// The first frame on each input socket.
-    #[must_use]
-    pub fn to_bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let (ranks, rank) = self.data_parallel;
         let tokens = u64::from(self.num_gpu_blocks) * u64::from(self.block_size);
-        #[allow(clippy::cast_precision_loss)] // a figure for a log
         let concurrency = tokens as f64 / f64::from(self.max_model_len.max(1));
         let nil = MsgpackValue::Nil;
         MsgpackValue::map([
@@ -130,8 +128,7 @@ impl ReadyResponse {
     }
 
     /// The status that ends the handshake: `READY`, with what versions before 0.20 read there.
-    #[must_use]
-    pub fn status(&self) -> Vec<u8> {
+    pub(crate) fn status(&self) -> Vec<u8> {
         MsgpackValue::map([
             ("status", "READY".into()),
             ("local", false.into()),

@@ -139,8 +139,7 @@ impl VersionFamily {
     }
 
     /// The newest family whose requests have so many fields; `has_eos` where field 5 is no time, as in 0.16 and before.
-    #[must_use]
-    pub fn of_request(length: usize, has_eos: bool) -> Option<Self> {
+    pub(crate) fn of_request(length: usize, has_eos: bool) -> Option<Self> {
         FAMILIES.into_iter().find(|family| family.request.length == length && family.request.has_eos == has_eos)
     }
 
@@ -151,7 +150,7 @@ impl VersionFamily {
     }
 
     /// Names of the fields of a request, in their order.
-    pub fn request_fields(&self) -> impl Iterator<Item = &'static str> {
+    pub(crate) fn request_fields(&self) -> impl Iterator<Item = &'static str> {
         let RequestLayout { length, without, has_eos } = self.request;
         let (before, after) = REQUEST.split_at(5);
         let eos = has_eos.then_some("eos_token_id");
@@ -160,7 +159,7 @@ impl VersionFamily {
     }
 
     /// Names of the fields of an output, in their order.
-    pub fn output_fields(&self) -> impl Iterator<Item = &'static str> {
+    pub(crate) fn output_fields(&self) -> impl Iterator<Item = &'static str> {
         let OutputLayout { length, without, cached } = self.output;
         let all = OUTPUT
             .iter()

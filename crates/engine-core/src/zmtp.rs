@@ -141,38 +141,28 @@ impl<R: AsyncRead + Unpin> Frames<R> {
     }
 }
 
-/// Type of a socket, as the handshake names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SocketType {
-    /// Of an engine, for requests.
-    Dealer,
-    /// Of a front end, for requests.
-    Router,
-    /// Of an engine, for outputs.
-    Push,
-    /// Of a front end, for outputs.
-    Pull,
-    /// Of an engine, for the coordinator's messages.
-    XSub,
-    /// Of a coordinator.
-    XPub,
-    /// Of a reader of KV events.
-    Sub,
+base::named! {
+    /// Type of a socket, as the handshake names it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum SocketType {
+        /// Of an engine, for requests.
+        Dealer = "DEALER",
+        /// Of a front end, for requests.
+        Router = "ROUTER",
+        /// Of an engine, for outputs.
+        Push = "PUSH",
+        /// Of a front end, for outputs.
+        Pull = "PULL",
+        /// Of an engine, for the coordinator's messages.
+        XSub = "XSUB",
+        /// Of a coordinator.
+        XPub = "XPUB",
+        /// Of a reader of KV events.
+        Sub = "SUB",
+    }
 }
 
 impl SocketType {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Dealer => "DEALER",
-            Self::Router => "ROUTER",
-            Self::Push => "PUSH",
-            Self::Pull => "PULL",
-            Self::XSub => "XSUB",
-            Self::XPub => "XPUB",
-            Self::Sub => "SUB",
-        }
-    }
-
     fn takes(self, peer: &[u8]) -> bool {
         let peers: &[&str] = match self {
             Self::Dealer => &["ROUTER", "DEALER", "REP"],

@@ -68,12 +68,6 @@ impl ZmtpReader {
         }
     }
 
-    /// Returns true if a message longer than the limit is passing.
-    #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.is_over
-    }
-
     /// Reads the next bytes and hands over what ends in them.
     pub fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(ZmtpUnit)) {
         while !bytes.is_empty() {
@@ -220,6 +214,6 @@ mod tests {
         let mut reader = ZmtpReader::new(1000, 9);
         let endless = [&[0xff; GREETING][..], &[LONG], &u64::MAX.to_be_bytes(), &[1; 100]].concat();
         assert_eq!(read(&mut reader, &endless, 7).len(), 1);
-        assert!(reader.is_over());
+        assert!(reader.is_over);
     }
 }

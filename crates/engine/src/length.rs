@@ -32,7 +32,7 @@ impl OutputTokens {
             Self::Range(range) => generator.random_range(range.clone()),
             Self::LogNormal { mean, sigma } => {
                 let exponent = mean.ln() - sigma * sigma / 2.0 + sigma * normal(generator);
-                #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // the cast stays within the type
+                #[allow(clippy::cast_possible_truncation)] // the cast stays within the type
                 let tokens = exponent.exp().round() as u32;
                 tokens
             }

@@ -114,7 +114,8 @@ pub struct RequestTimeline {
 pub fn run(jobs: Vec<Job>, scheduler: Scheduler, clock: StepClock) -> Vec<RequestTimeline> {
     let arrivals: Vec<Duration> = jobs.iter().map(|job| job.arrival).collect();
     let mut timelines = vec![RequestTimeline::default(); jobs.len()];
-    let mut jobs: Vec<Job> = jobs.into_iter().zip(0..).map(|(job, id)| with_id(job, id)).collect();
+    let numbered = |(job, id): (Job, RequestId)| Job { request: Request { id, ..job.request }, ..job };
+    let mut jobs: Vec<Job> = jobs.into_iter().zip(0..).map(numbered).collect();
     jobs.sort_by_key(|job| job.arrival);
     let mut engine = OfflineEngine::new(scheduler, clock);
     jobs.into_iter().for_each(|Job { arrival, request }| engine.submit(arrival, request));
@@ -131,10 +132,6 @@ pub fn run(jobs: Vec<Job>, scheduler: Scheduler, clock: StepClock) -> Vec<Reques
         }
     }
     timelines
-}
-
-fn with_id(job: Job, id: RequestId) -> Job {
-    Job { request: Request { id, ..job.request }, ..job }
 }
 
 #[cfg(test)]

@@ -43,7 +43,6 @@ pub struct RecordedTimings {
 struct TimedRequest {
     recorded: RecordedTimes,
     arrival: Duration,
-    /// What waiting has added.
     added: Duration,
     /// Tokens that were sampled.
     sampled: usize,
@@ -120,9 +119,7 @@ impl RecordedTimings {
         }
         self.rounds += 1;
     }
-}
 
-impl RecordedTimings {
     fn note_present(&mut self, now: Duration, present: usize) {
         while self.present.pop_if(|(_, earlier)| *earlier <= present).is_some() {}
         self.present.push((now, present));
@@ -162,7 +159,6 @@ impl TimedRequest {
 }
 
 /// Share of a prefill that is computed, from 0 to 1; all of it for a step that is none.
-#[allow(clippy::cast_precision_loss)] // counts of tokens
 fn share(computed: usize, all: usize) -> f64 {
     if computed >= all { 1.0 } else { computed as f64 / all as f64 }
 }

@@ -53,8 +53,7 @@ impl RandomTokens {
     }
 
     /// Returns true if there is nothing to draw from.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.words.first.is_empty() || self.words.next.is_empty()
     }
 }

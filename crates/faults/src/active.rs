@@ -15,7 +15,6 @@ use crate::{
 /// Called with a fault when it happens.
 pub type OnFault = Arc<dyn Fn(&ChosenFault) + Send + Sync>;
 
-/// Progress of a body.
 #[derive(Debug, Default)]
 pub(crate) struct BodyProgress {
     pub(crate) events: u64,
@@ -78,7 +77,6 @@ impl ActiveFault {
         std::mem::take(&mut self.held)
     }
 
-    /// Notes that it happens.
     pub(crate) fn note(&mut self, on_fault: &OnFault) {
         if !self.has_happened {
             self.has_happened = true;
@@ -128,7 +126,6 @@ impl ActiveFault {
         (is_to_come && (at > seen.bytes || happens_now())).then_some(at)
     }
 
-    /// The time at which it happens.
     pub(crate) fn time_to_come(&self) -> Option<Duration> {
         match self.place {
             FaultPlace::Time(time) if self.is_point() && !self.has_happened => Some(time),

@@ -219,7 +219,6 @@ impl<B> FaultedBody<B> {
         }
     }
 
-    /// Ends the body with these steps.
     fn cut(&mut self, steps: impl IntoIterator<Item = BodyStep>) {
         self.release(|_| true);
         self.is_cut = true;
@@ -227,7 +226,6 @@ impl<B> FaultedBody<B> {
         steps.into_iter().for_each(|step| self.steps.push(step));
     }
 
-    /// Changes a piece by all edits from this one on.
     fn edit_from(&mut self, from: usize, piece: BodyPiece, out: &mut Vec<BodyPiece>) {
         let elapsed = self.start.elapsed();
         self.edited += 1;
@@ -340,7 +338,6 @@ impl<B> FaultedBody<B> {
         self.steps.push(BodyStep::End(error));
     }
 
-    /// Polls for the next fault by time.
     fn poll_timer(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.timer.is_none() {
             let times = self.faults.iter().filter_map(ActiveFault::time_to_come).min();

@@ -25,23 +25,25 @@ const MOST_COPIES: u64 = 1000;
 /// The engine's words for a parameter out of its range.
 const INVALID: &str = "temperature must be in [0, 2], got 3.5. (parameter=temperature, value=3.5)";
 
-/// Stage at which a fault happens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FaultStage {
-    /// Before the first byte of the response.
-    Before,
-    /// In its body.
-    Body,
-    /// In the model's response.
-    Reply,
-    /// In the page of metrics.
-    Metrics,
-    /// In the endpoints that report readiness.
-    Health,
-    /// In published KV events.
-    Events,
-    /// In the whole server.
-    Server,
+base::named! {
+    /// Stage at which a fault happens.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum FaultStage {
+        /// Before the first byte of the response.
+        Before = "before",
+        /// In its body.
+        Body = "body",
+        /// In the model's response.
+        Reply = "reply",
+        /// In the page of metrics.
+        Metrics = "metrics",
+        /// In the endpoints that report readiness.
+        Health = "health",
+        /// In published KV events.
+        Events = "kv-events",
+        /// In the whole server.
+        Server = "server",
+    }
 }
 
 /// Conditions that hold for requests with a body.
@@ -90,19 +92,6 @@ impl FaultStage {
             Self::Health => "on /health",
             Self::Events => "in KV events",
             Self::Server => "in the whole server",
-        }
-    }
-
-    /// Its name in the catalogue.
-    fn name(self) -> &'static str {
-        match self {
-            Self::Before => "before",
-            Self::Body => "body",
-            Self::Reply => "reply",
-            Self::Metrics => "metrics",
-            Self::Health => "health",
-            Self::Events => "kv-events",
-            Self::Server => "server",
         }
     }
 
@@ -161,7 +150,6 @@ pub struct CatalogueRow {
     pub read: ReadKind,
 }
 
-/// An argument and its meaning.
 pub(crate) type Argument = (&'static str, &'static str);
 
 const RETRY_AFTER: Argument =

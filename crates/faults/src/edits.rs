@@ -96,7 +96,6 @@ impl EventEdit {
 }
 
 impl SplitPoint {
-    /// Where an event is cut.
     fn of(self, event: &[u8]) -> Option<usize> {
         match self {
             Self::EveryByte | Self::Middle => Some(event.len() / 2),

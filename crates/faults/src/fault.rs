@@ -82,9 +82,7 @@ impl Fault {
         }
         self.selection.unmatched(served)
     }
-}
 
-impl Fault {
     /// The kind and its arguments, without a count.
     pub(crate) fn written_once(&self) -> String {
         if self.count.is_none() {
@@ -200,7 +198,6 @@ fn place(kind: Option<&str>, at: Option<&str>) -> Result<FaultPlace, FaultSyntax
     }
 }
 
-/// Splits a line into words.
 fn words(line: &str) -> Result<Vec<String>, FaultSyntaxError> {
     let (mut words, mut word, mut is_quoted) = (Vec::new(), None::<String>, false);
     let mut letters = line.chars();
@@ -252,7 +249,7 @@ impl FaultArguments {
     }
 
     /// Takes the argument of this name; the first one of a kind may stand without its name.
-    fn take(&mut self, name: &str, is_first: bool) -> Option<String> {
+    pub(crate) fn text(&mut self, name: &str, is_first: bool) -> Option<String> {
         let at = self.left.iter().position(|(given, _)| given.as_deref().map_or(is_first, |given| given == name))?;
         Some(self.left.remove(at).1)
     }
@@ -262,11 +259,10 @@ impl FaultArguments {
         (name, is_first): (&str, bool),
         read: impl FnOnce(&str) -> Result<T, String>,
     ) -> Result<Option<T>, FaultSyntaxError> {
-        let Some(value) = self.take(name, is_first) else { return Ok(None) };
+        let Some(value) = self.text(name, is_first) else { return Ok(None) };
         read(&value).map(Some).map_err(|why| FaultSyntaxError(format!("{}:{name}={value}: {why}", self.kind)))
     }
 
-    /// A duration.
     pub(crate) fn duration(&mut self, name: &str, is_first: bool) -> Result<Option<Duration>, FaultSyntaxError> {
         self.parsed((name, is_first), |value| parse_duration(value).map_err(|error| error.to_string()))
     }
@@ -291,14 +287,12 @@ impl FaultArguments {
         Ok(numbers)
     }
 
-    /// A number with a sign.
     pub(crate) fn signed(&mut self, name: &str, is_first: bool) -> Result<Option<i64>, FaultSyntaxError> {
         self.parsed((name, is_first), |value| {
             value.parse().map_err(|_| "a whole number is needed, such as -3".to_owned())
         })
     }
 
-    /// One of these words.
     pub(crate) fn word(
         &mut self,
         name: &str,
@@ -308,11 +302,6 @@ impl FaultArguments {
         self.parsed((name, is_first), |value| {
             words.iter().find(|word| **word == value).copied().ok_or_else(|| format!("use {}", words.join(", ")))
         })
-    }
-
-    /// A text.
-    pub(crate) fn text(&mut self, name: &str, is_first: bool) -> Option<String> {
-        self.take(name, is_first)
     }
 
     fn refuse_rest(&self, row: &CatalogueRow) -> Result<(), FaultSyntaxError> {

@@ -54,7 +54,6 @@ pub struct QuotaRefusal {
     pub headers: HeaderMap,
 }
 
-/// Accounts of a quota.
 #[derive(Debug, Default)]
 pub(crate) struct QuotaBook {
     accounts: Lock<HashMap<u64, QuotaAccount>>,
@@ -69,13 +68,12 @@ struct QuotaAccount {
     in_progress: u64,
 }
 
-#[allow(clippy::cast_precision_loss)] // limits are below 2^53
 fn float(count: u64) -> f64 {
     count as f64
 }
 
 /// Whole requests or tokens that are left of so many.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // it is neither below 0 nor above a limit
+#[allow(clippy::cast_possible_truncation)] // it is neither below 0 nor above a limit
 fn whole(left: f64) -> u64 {
     (left + ROUNDING).max(0.0) as u64
 }

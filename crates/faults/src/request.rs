@@ -100,7 +100,6 @@ impl<'a> SelectionFacts<'a> {
     }
 }
 
-/// Answers in a conversation.
 fn answers_in(body: &Value) -> u64 {
     let lists = ["messages", "input"].iter().filter_map(|name| body.get(name)?.as_array()).flatten();
     lists.filter(|message| message.get("role").and_then(Value::as_str) == Some("assistant")).map(|_| 1).sum()

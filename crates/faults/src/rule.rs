@@ -26,11 +26,9 @@ pub(crate) fn count(counts: &Lock<HashMap<u64, u64>>, key: u64) -> u64 {
     *count
 }
 
-/// A fault, and what is counted for it.
 #[derive(Debug)]
 pub(crate) struct FaultRule {
     pub(crate) fault: Arc<Fault>,
-    /// Accounts of a quota.
     pub(crate) quota: QuotaBook,
     /// The first batch of each publisher that it could concern.
     pub(crate) began: Lock<HashMap<(u32, u32), u64>>,
@@ -52,7 +50,6 @@ impl FaultRule {
         }
     }
 
-    /// How often it happened.
     pub(crate) fn happened(&self) -> u64 {
         self.happened.load(Ordering::Relaxed)
     }

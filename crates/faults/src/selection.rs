@@ -88,7 +88,6 @@ pub struct FaultSelection {
     pub is_of_record: bool,
 }
 
-/// Names of the conditions.
 pub(crate) const CONDITIONS: &str = "rate, model, path, header:NAME, session, key, prompt, turn, record, request, first, nth, per, replica, rank, from and until";
 
 impl FaultSelection {
@@ -114,10 +113,7 @@ impl FaultSelection {
     }
 
     /// Adds a condition.
-    ///
-    /// # Errors
-    /// What is wrong with it.
-    pub fn add(&mut self, name: &str, value: Option<&str>) -> Result<(), String> {
+    pub(crate) fn add(&mut self, name: &str, value: Option<&str>) -> Result<(), String> {
         if let Some(header) = name.strip_prefix("header:") {
             let header = header.parse().map_err(|_| format!("{header} is no name of a header"))?;
             self.headers.push((header, value.map(str::to_owned)));
@@ -174,8 +170,7 @@ pub struct ServedNames {
 
 impl FaultSelection {
     /// Returns why no request that the server serves fulfils the conditions, where that is certain.
-    #[must_use]
-    pub fn unmatched(&self, served: &ServedNames) -> Option<String> {
+    pub(crate) fn unmatched(&self, served: &ServedNames) -> Option<String> {
         if let Some(path) = self.path.as_ref().filter(|path| !path.starts_with('/') && *path != "*") {
             return Some(format!("no path is `{path}`: paths begin with `/`"));
         }

@@ -48,8 +48,7 @@ pub struct ChosenFault {
 
 impl ChosenFault {
     /// The line that repeats it alone.
-    #[must_use]
-    pub fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         line(&self.fault, self.request, self.nth)
     }
 
@@ -87,13 +86,18 @@ fn draw(request: u64, nth: u64, of: u64) -> u64 {
 /// To whom a fault happened.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum HitOf {
-    /// To a request.
-    Request { request: u64, nth: u64 },
+    Request {
+        request: u64,
+        nth: u64,
+    },
     /// To a request that was refused for so long.
-    Refused { request: u64, nth: u64, retry_after: Duration },
+    Refused {
+        request: u64,
+        nth: u64,
+        retry_after: Duration,
+    },
     /// To a batch of KV events.
     Batch(BatchNumber),
-    /// To a replica.
     Replica(u32),
 }
 
@@ -318,7 +322,6 @@ impl FaultSet {
     pub(crate) fn is_drawn(&self, rate: f64, number: usize, (first, second): (u64, u64)) -> bool {
         let number = u64::try_from(number).unwrap_or_default();
         let seed = self.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        #[allow(clippy::cast_precision_loss)] // 53 bits are
         let drawn = (draw(first, second, seed) >> 11) as f64 / (1_u64 << 53) as f64;
         drawn < rate
     }

@@ -38,8 +38,7 @@ pub enum EventsFault {
 
 impl EventsFault {
     /// Returns true if it happens at one batch, whatever its count.
-    #[must_use]
-    pub fn is_point(self) -> bool {
+    pub(crate) fn is_point(self) -> bool {
         matches!(self, Self::Reset | Self::Restart(_))
     }
 }
@@ -90,7 +89,7 @@ impl Default for ServerCondition {
 impl ServerCondition {
     /// The same with one more fault.
     #[must_use]
-    pub fn with(self, fault: ServerFault) -> Self {
+    pub(crate) fn with(self, fault: ServerFault) -> Self {
         match fault {
             ServerFault::Die => Self { is_dead: true, ..self },
             ServerFault::Refuse => Self { refuses: true, ..self },

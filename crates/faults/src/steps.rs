@@ -18,7 +18,6 @@ const FILLER: [u8; 16 * 1024] = [b'x'; 16 * 1024];
 /// The same of white space.
 const BLANKS: [u8; 16 * 1024] = [b' '; 16 * 1024];
 
-/// Next step of a body.
 #[derive(Debug)]
 pub(crate) enum BodyStep {
     Send(Bytes),
@@ -50,7 +49,6 @@ pub(crate) struct BodyPace {
     pub(crate) every: Duration,
 }
 
-/// Outcome of a step.
 #[derive(Debug)]
 pub(crate) enum StepOutcome {
     Frame(Bytes),

@@ -155,7 +155,7 @@ impl Others {
     }
 
     /// The work of a step between two times.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // counts, none negative
+    #[allow(clippy::cast_possible_truncation)] // counts, none negative
     fn work(&self, from: f64, to: f64) -> StepWork {
         let (decodes, context) = self.decoding(f64::midpoint(from, to));
         let apart = APART.0.min(APART.1 * (to - from));

@@ -40,8 +40,7 @@ pub struct ValuePlan {
 
 impl ValuePlan {
     /// The values for a request with these values, in a session with those earlier ones.
-    #[must_use]
-    pub fn values(&self, requested: &SeenSecrets, earlier: &EarlierValues) -> PlaceholderValues {
+    pub(crate) fn values(&self, requested: &SeenSecrets, earlier: &EarlierValues) -> PlaceholderValues {
         let mut values = self.supplied.clone();
         let mut wanted: HashMap<RecordKey, Vec<(&Placeholder, &Placeholder)>> = HashMap::new();
         for (placeholder, source, there) in &self.earlier {
@@ -57,8 +56,7 @@ impl ValuePlan {
     }
 
     /// Whether a placeholder is served as it is, since these values have none for it.
-    #[must_use]
-    pub fn leaves_any(&self, values: &PlaceholderValues) -> bool {
+    pub(crate) fn leaves_any(&self, values: &PlaceholderValues) -> bool {
         self.placeholders.iter().any(|placeholder| !values.has(placeholder))
     }
 }
@@ -93,14 +91,12 @@ impl ValuePlans {
     }
 
     /// The plan of a record; `None` where its answer has no placeholders.
-    #[must_use]
-    pub fn of(&self, record: RecordKey) -> Option<&Arc<ValuePlan>> {
+    pub(crate) fn of(&self, record: RecordKey) -> Option<&Arc<ValuePlan>> {
         self.plans.get(&record)
     }
 
     /// Whether later answers have values of the request that a record answers.
-    #[must_use]
-    pub fn is_source(&self, record: RecordKey) -> bool {
+    pub(crate) fn is_source(&self, record: RecordKey) -> bool {
         self.sources.contains(&record)
     }
 }

@@ -38,7 +38,6 @@ pub(super) struct Added {
 
 impl Added {
     /// Returns true if anything was added.
-    #[must_use]
     pub(super) fn any(&self) -> bool {
         self.ids || self.usage
     }
@@ -57,7 +56,6 @@ pub(super) enum WantedUsage {
     /// As the client asks for it.
     #[default]
     AsRequested,
-    /// At the end.
     AtEnd,
     /// With every event, and at the end.
     Continuous,
@@ -100,7 +98,6 @@ pub(super) struct Amendable<'a> {
 }
 
 impl<'a> Amendable<'a> {
-    /// A body and its fields, which are slices of it.
     pub(super) fn new(body: &Bytes, requested: Option<&'a RequestFields<'a>>) -> Self {
         Self { body: body.clone(), requested }
     }
@@ -117,7 +114,6 @@ impl<'a> Amendable<'a> {
 }
 
 /// Builds the pieces of the amended body, which share the client's bytes; `None` if the client's own body is to be sent.
-#[must_use]
 fn amend(body: &Bytes, requested: &RequestFields<'_>, wanted: Wanted) -> Option<(VecDeque<Bytes>, Added)> {
     if has_no_fields(body) {
         return None;

@@ -115,7 +115,6 @@ impl Assembler {
         self.permutation.as_ref().map_or(id, |permutation| permutation.apply(id))
     }
 
-    /// Adds what is of one choice.
     pub(super) fn add_choice(&self, record: &mut Record, choice: ObservedChoice, trusted: bool, counted: Option<u32>) {
         let ids = choice.ids.filter(|_| trusted);
         record.output_tokens =
@@ -222,9 +221,7 @@ impl ObservedExchange {
         }
         counts
     }
-}
 
-impl ObservedExchange {
     /// Returns true if the observed ids are complete. vLLM before 0.20 loses some while a parser buffers, so they
     /// must be as many as the engine counted; without a count, no parser may have been at work.
     pub(super) fn ids_are_complete(&self) -> bool {

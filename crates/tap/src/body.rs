@@ -40,9 +40,7 @@ pub(super) enum ProxyBody {
     Timed(Observed<TapResponseBody, Timed>),
     /// Decoded from a copy once it has passed.
     Copied(Box<Completed<Observed<TapResponseBody, Copied>>>),
-    /// A stream whose events are observed.
     ObservedStream(Box<Completed<ObservedStream>>),
-    /// A response of an MCP server.
     Mcp(Box<Observed<TapResponseBody, ExchangeObserver>>),
     /// A recorded response of the player.
     Played(Box<ResponseBody>),
@@ -89,7 +87,6 @@ pub(super) struct Copied {
     copy: BytesMut,
     /// Maximum size of the copy, in bytes.
     limit: usize,
-    /// The body is longer than the copy.
     is_cut: bool,
     /// The error to record, if the response is one.
     refusal: Option<Box<Refusal>>,

@@ -29,7 +29,6 @@ pub(super) struct Capabilities {
     counts_tokens: bool,
     /// An upstream whose tokens are counted accepted what was added.
     has_accepted: AtomicBool,
-    /// It named ids.
     named_ids: AtomicBool,
     refused: Lock<Refused>,
     refuses: AtomicBool,

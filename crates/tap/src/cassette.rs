@@ -147,7 +147,6 @@ impl OpenExchange {
         self.cassette.take().map(|pending| pending.unanswered(error)).is_some()
     }
 
-    /// Submits the exchange to its cassette.
     pub(super) fn end_in_cassette(&mut self, outcome: Outcome) {
         // Without a status there was no response: the client left before it.
         let Some(pending) = self.cassette.take().filter(|pending| pending.status != 0) else { return };

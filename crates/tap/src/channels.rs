@@ -5,10 +5,8 @@
 
 use std::collections::BTreeMap;
 
-/// The channel of plain text.
 pub(super) const PLAIN: u64 = 0;
 
-/// A piece of text and its channel.
 pub(super) type ChannelText = (u64, String);
 
 /// The channels of a text: runs of bytes, one after the other.
@@ -23,7 +21,6 @@ struct ByteRun {
     bytes: usize,
 }
 
-/// A text by its channels.
 struct Split {
     /// Pieces of each channel.
     pieces: BTreeMap<u64, Vec<String>>,

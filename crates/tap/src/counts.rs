@@ -40,7 +40,6 @@ impl RecorderCounts {
         Self { progress: Arc::new(progress), ..Self::default() }
     }
 
-    /// Reads a counter.
     pub(super) fn get(counter: &AtomicU64) -> u64 {
         counter.load(Relaxed)
     }

@@ -37,7 +37,6 @@ impl EchoedPrompts {
         Some(Self { prompts, choices_per_prompt: requested.choices_per_prompt() })
     }
 
-    /// Returns the prompt that this choice repeats.
     pub(super) fn of_choice(&self, index: u32) -> Option<&str> {
         let prompt = usize::try_from(index / self.choices_per_prompt).ok()?;
         self.prompts.get(prompt).map(String::as_str)

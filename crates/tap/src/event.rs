@@ -34,7 +34,6 @@ pub(super) struct StreamEvent<'a> {
     pub(super) error: Option<&'a RawValue>,
 }
 
-/// One choice of an event, or of a whole answer.
 #[derive(Debug, Deserialize)]
 pub(super) struct EventChoice<'a> {
     #[serde(default)]
@@ -118,7 +117,6 @@ impl<'a> StreamEvent<'a> {
 }
 
 impl<'a> EventChoice<'a> {
-    /// Returns the kind of this chunk.
     pub(super) fn kind(&self) -> ChunkKind {
         let Some(delta) = self.message_delta() else {
             return ChunkKind { has_text: is_nonempty(self.text), ..ChunkKind::default() };

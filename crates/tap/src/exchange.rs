@@ -19,7 +19,6 @@ use super::{
 use recording::{capture::Capture, trace::Outcome};
 use replay::player::PendingExchange;
 
-/// An exchange in progress.
 #[derive(Debug)]
 pub(super) struct OpenExchange {
     shared: Arc<SharedState>,

@@ -36,9 +36,6 @@ pub(super) struct EngineSettings {
 
 impl EngineSettings {
     /// Requests the facts of an upstream; `None` if it answers without a version.
-    ///
-    /// # Errors
-    /// When it cannot be reached.
     pub(super) async fn of(upstream: &Upstream<SentBody>) -> Result<Option<Self>, UpstreamError> {
         let answer = json_of(&get(upstream, "/version").await?);
         let Some(version) = answer.get("version").and_then(Value::as_str).map(str::to_owned) else { return Ok(None) };

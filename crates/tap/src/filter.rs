@@ -47,9 +47,6 @@ impl Skipped {
 
 impl Filter {
     /// Decides by method, path and headers, before the body is received.
-    ///
-    /// # Errors
-    /// Why the request is not recorded.
     pub(super) fn admits(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<Endpoint, Skipped> {
         let endpoint = endpoint(method, path, headers).ok_or(Skipped::Kind)?;
         self.draw(path)?;
@@ -57,9 +54,6 @@ impl Filter {
     }
 
     /// Decides by path and sample.
-    ///
-    /// # Errors
-    /// Why the request is not recorded.
     pub(super) fn draw(&self, path: &str) -> Result<(), Skipped> {
         if !self.paths.is_empty() && !self.paths.iter().any(|pattern| fits(pattern, path)) {
             return Err(Skipped::Path);
@@ -72,9 +66,6 @@ impl Filter {
     }
 
     /// Decides like [`admits`](Self::admits) for a cassette, which records every kind of request.
-    ///
-    /// # Errors
-    /// Why the request is not recorded.
     pub(super) fn admits_any(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<Endpoint, Skipped> {
         self.draw(path)?;
         Ok(endpoint(method, path, headers).unwrap_or(Endpoint::Other))

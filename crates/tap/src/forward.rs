@@ -2,8 +2,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use http::{Method, Request, Response, request::Parts};
+use http::{Method, Request, Response, StatusCode, request::Parts};
 use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use tokio::io::copy_bidirectional;
 
 use super::{
     body::ProxyBody,
@@ -12,11 +14,10 @@ use super::{
     request::RequestFields,
     response::{broken_off, passed},
     sent_body::{SentBody, TapResponseBody},
-    tunnel,
     upstreams::UpstreamSite,
 };
 use net::{
-    server::BodyError,
+    server::{BodyError, Upgrade},
     upstream::{Relayed, UpstreamError},
     wire::body_as_utf8,
 };
@@ -57,7 +58,7 @@ impl Proxy {
         let site = self.sites.of(request.uri().path(), None);
         match self.send(site, request.map(Relayed::untouched)).await {
             Ok(mut response) => {
-                if tunnel::join(&mut response) {
+                if join(&mut response) {
                     self.metrics.upgraded.fetch_add(1, Relaxed);
                     return response.map(|_| ProxyBody::Empty);
                 }
@@ -106,4 +107,26 @@ impl Proxy {
         }
         error.response().map(|body| ProxyBody::Passed(Relayed::whole(body)))
     }
+}
+
+/// Joins both sides, byte for byte until one of them closes, if the upstream switched protocols, such as to WebSocket; true if it did.
+fn join(response: &mut Response<TapResponseBody>) -> bool {
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        return false;
+    }
+    let upstream = hyper::upgrade::on(&mut *response);
+    let (upgrade, client) = Upgrade::new();
+    response.extensions_mut().insert(upgrade);
+    tokio::spawn(async move {
+        let upstream = match upstream.await {
+            Ok(upstream) => upstream,
+            Err(error) => return tracing::debug!(%error, "an upgrade came to nothing"),
+        };
+        // Without a client the upstream's connection is closed.
+        let Ok(mut client) = client.await else { return };
+        if let Err(error) = copy_bidirectional(&mut client, &mut TokioIo::new(upstream)).await {
+            tracing::debug!(%error, "an upgraded connection broke");
+        }
+    });
+    true
 }

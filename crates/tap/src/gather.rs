@@ -57,7 +57,6 @@ impl Drop for ReservedBytes {
     }
 }
 
-/// A body with its reservation.
 struct GatheredBody {
     bytes: Bytes,
     _reserved: ReservedBytes,
@@ -88,7 +87,6 @@ impl ReceivedBody {
     }
 }
 
-/// Result of receiving a body.
 pub(super) enum Gathered<R> {
     /// All of it.
     Whole(ReceivedBody),

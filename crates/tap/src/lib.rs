@@ -69,7 +69,6 @@ mod sent_body;
 mod setup;
 mod shared_state;
 mod trace_sink;
-mod tunnel;
 mod upstreams;
 mod weight;
 

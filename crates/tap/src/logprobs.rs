@@ -30,7 +30,6 @@ pub(super) struct RequestedLogprobs {
 }
 
 impl RequestedLogprobs {
-    /// Reads the fields of a request by their names.
     pub(super) fn read<'a>(endpoint: Endpoint, field: impl Fn(&str) -> Option<&'a RawValue>) -> Self {
         let count = |name: &str| field(name).and_then(count);
         // The record of each choice repeats them, and no engine takes more.

@@ -29,7 +29,6 @@ const OUTCOMES: [(Outcome, &str); 6] = [
     (Outcome::Cut, "cut"),
 ];
 
-/// Counters of the tap.
 #[derive(Debug)]
 pub(super) struct TapMetrics {
     pub(super) requests: AtomicU64,
@@ -52,11 +51,9 @@ pub(super) struct TapMetrics {
     pub(super) recorder: RecorderCounts,
 }
 
-/// Counters of one upstream.
 #[derive(Debug, Default)]
 struct UpstreamCounts {
     url: String,
-    /// Requests sent to it.
     sent: AtomicU64,
     /// Requests that it did not answer.
     failed: AtomicU64,
@@ -133,7 +130,6 @@ impl TapMetrics {
         self.upstreams.get(*self.places.get(place)?)
     }
 
-    /// Counts a request that is sent to an upstream.
     pub(super) fn sent(&self, upstream: usize) {
         if let Some(counts) = self.upstream(upstream) {
             counts.sent.fetch_add(1, Relaxed);
@@ -147,7 +143,6 @@ impl TapMetrics {
         }
     }
 
-    /// Counts an exchange that has ended.
     pub(super) fn ended(&self, observed: &ObservedExchange) {
         for ((exchanges, choices), (outcome, _)) in self.outcomes.iter().zip(&self.choices).zip(OUTCOMES) {
             if Some(outcome) == observed.outcome {
@@ -193,7 +188,6 @@ fn by_outcome(counts: &[AtomicU64; OUTCOMES.len()]) -> ByLabel<'static> {
     labelled(OUTCOMES.iter().zip(counts).map(|((_, name), count)| (*name, read(count))))
 }
 
-#[allow(clippy::cast_precision_loss)] // numbers of exchanges
 fn size(count: usize) -> f64 {
     count as f64
 }

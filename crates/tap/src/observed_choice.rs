@@ -25,7 +25,6 @@ pub(super) struct KeptContent {
     pub(super) responses: bool,
 }
 
-/// Observation of one choice.
 #[derive(Debug, Default)]
 pub(super) struct ObservedChoice {
     pub(super) index: u32,
@@ -41,7 +40,6 @@ pub(super) struct ObservedChoice {
     pub(super) parsed: bool,
     /// Text of each chunk, if text is recorded.
     pub(super) text: Vec<String>,
-    /// Channels of that text.
     pub(super) channels: Channels,
     /// Log probabilities, if they are recorded.
     pub(super) logprobs: ObservedLogprobs,

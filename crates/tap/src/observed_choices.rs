@@ -92,7 +92,6 @@ impl ObservedChoices {
         own + places + self.list.iter().map(ObservedChoice::heap).sum::<usize>()
     }
 
-    /// Takes the choices.
     pub(super) fn take(&mut self) -> Vec<ObservedChoice> {
         let Self { list, .. } = std::mem::take(self);
         list

@@ -58,7 +58,6 @@ pub(super) struct ObservedExchange {
 }
 
 impl ObservedExchange {
-    /// Adds one event of a stream.
     pub(super) fn observe_event(&mut self, event: &StreamEvent<'_>, at: Duration) {
         self.first_event.get_or_insert(at);
         if let Some(error) = event.error {

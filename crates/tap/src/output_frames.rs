@@ -35,7 +35,6 @@ impl OutputFrames {
         self.frames.back().map(|frame| &**frame).unwrap_or_default()
     }
 
-    /// Takes the next frame.
     pub(super) fn take(&mut self) -> Option<Bytes> {
         self.frames.pop_front()
     }

@@ -14,7 +14,6 @@ const MAX_IDS: usize = 16;
 /// Bytes of an event around its text and its ids.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct EventPattern {
-    /// Index of the choice.
     pub(super) index: u32,
     /// Bytes up to the text, with the quote before it.
     before: Box<[u8]>,

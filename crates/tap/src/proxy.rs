@@ -37,7 +37,6 @@ use recording::{
 use replay::player::{CassettePlayer, PendingExchange};
 use text::prompt::BlockHasher;
 
-/// Proxy of a tap.
 #[derive(Debug)]
 pub(super) struct Proxy {
     pub(super) sites: Upstreams,

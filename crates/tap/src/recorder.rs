@@ -74,7 +74,6 @@ pub struct RecorderReport {
     pub is_failing: bool,
 }
 
-/// Recorder of a trace.
 #[derive(Debug)]
 pub(super) struct TraceRecorder {
     recorder: Recorder<TraceSink>,
@@ -82,7 +81,6 @@ pub(super) struct TraceRecorder {
     rotate: Arc<AtomicBool>,
 }
 
-/// Configuration of the recorder.
 #[derive(Debug)]
 pub(super) struct RecorderConfig {
     pub(super) path: PathBuf,
@@ -100,9 +98,6 @@ pub(super) struct RecorderConfig {
 
 impl TraceRecorder {
     /// Creates the trace and starts the thread that writes it.
-    ///
-    /// # Errors
-    /// When the trace cannot be created or the thread cannot be started.
     pub(super) fn start(config: RecorderConfig, metrics: Arc<TapMetrics>) -> Result<Self, TapError> {
         let mut error = None;
         let created = match config.discards {
@@ -154,9 +149,6 @@ impl TraceRecorder {
     }
 
     /// Waits until everything is written and the trace is closed, with a timeout.
-    ///
-    /// # Errors
-    /// When the thread panicked.
     pub(super) fn finish(&self) -> Result<RecorderReport, TapError> {
         let counts = &self.metrics.recorder;
         let Ending { write_error, is_failing } = match self.recorder.finish() {

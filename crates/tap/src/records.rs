@@ -27,7 +27,6 @@ use text::prompt::{PromptHashes, SkipSpecial};
 pub(super) struct ExchangeRecords<'a> {
     assembler: &'a Assembler,
     redactor: RecordRedactor<'a>,
-    /// What all records have in common.
     frame: Record,
     /// What the first record has for all of them; taken with it.
     first: Option<First>,
@@ -53,7 +52,6 @@ pub(super) struct ExchangeRecords<'a> {
     pub(super) content_skipped: bool,
 }
 
-/// A record, redacted.
 pub(super) struct SecretlessRecord {
     pub(super) record: Record,
     /// A secret was found in it.
@@ -71,7 +69,6 @@ struct First {
     choices_left_out: u64,
 }
 
-/// A prompt's ids and their hashes.
 struct HashedPrompt {
     ids: Vec<u32>,
     hashes: PromptHashes,
@@ -104,8 +101,7 @@ impl Assembler {
         let keeps_content = self.content.text || self.content.requests;
         let error = observed.refusal.take().map(|refusal| refusal.into_response(keeps_content));
         let frame = self.frame(&observed, choices.len());
-        let sent_ids = observed.facts.prompt_ids.take();
-        let named = observed.prompt_ids.take().or(sent_ids);
+        let named = observed.prompt_ids.take().or_else(|| observed.facts.prompt_ids.take());
         let is_named = named.is_some();
         let prompt_ids = named.or_else(|| self.own_prompt_ids(&observed));
         // Other APIs report usage cumulatively: only at the end it counts all tokens.
@@ -223,7 +219,6 @@ impl ExchangeRecords<'_> {
         core.complete(record, index, request);
     }
 
-    /// Adds what the first record has for all choices.
     fn add_first(&self, record: &mut Record, first: First) {
         record.error = first.error;
         record.request = first.request;
@@ -240,7 +235,6 @@ impl ExchangeRecords<'_> {
     }
 }
 
-/// Adds log probabilities to a record.
 fn add_logprobs(record: &mut Record, seen: ObservedLogprobs, requested: &RequestedLogprobs) {
     let RecordedLogprobs { output, prompt, is_dropped } = seen.record(record.output_tokens, requested);
     (record.logprobs, record.prompt_logprobs) = (output, prompt);

@@ -110,7 +110,6 @@ impl Refusal {
         self.body.capacity() + self.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
     }
 
-    /// Converts it for the record.
     pub(super) fn into_response(self, keeps_content: bool) -> RecordedErrorResponse {
         let body = String::from_utf8(self.body).ok().filter(|body| !body.is_empty());
         let body = body.and_then(|body| if keeps_content { Some(body) } else { without_content(&body) });

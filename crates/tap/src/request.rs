@@ -140,30 +140,25 @@ fn given(value: &RawValue) -> Option<&RawValue> {
 
 impl<'a> RequestFields<'a> {
     /// Reads a body; `None` when it is not a JSON object (or names a field twice, which engines read differently).
-    #[must_use]
     pub(super) fn read(body: &'a [u8]) -> Option<Self> {
         is_object(body).then(|| serde_json::from_slice(body).ok()).flatten()
     }
 
     /// Returns true for `"stream": true`.
-    #[must_use]
     pub(super) fn streams(&self) -> bool {
         is(self.stream, "true")
     }
 
     /// Returns true if the client itself may want a usage event at the end of its stream.
-    #[must_use]
     pub(super) fn wants_usage(&self) -> bool {
         self.stream_options.is_some_and(|options| options.get().contains("include_usage"))
     }
 
     /// Returns true if the response is to repeat the prompt, or a chat's last message.
-    #[must_use]
     pub(super) fn echoes(&self) -> bool {
         self.echo.is_some() && !is(self.echo, "false")
     }
 
-    /// Returns the prompt of a completion.
     pub(super) fn prompt(&self) -> Option<&'a RawValue> {
         self.prompt
     }
@@ -185,14 +180,12 @@ impl<'a> RequestFields<'a> {
     }
 
     /// Hashes the images, audio and video in its messages; `None` if there are none.
-    #[must_use]
     pub(super) fn media(&self, hasher: &BlockHasher) -> Option<MediaHashes> {
         let messages = self.messages.map(RawValue::get).filter(|messages| may_hold_media(messages))?;
         hasher.hash_media(&serde_json::from_str::<Vec<Value>>(messages).ok()?)
     }
 
     /// Returns the number of choices for each prompt.
-    #[must_use]
     pub(super) fn choices_per_prompt(&self) -> u32 {
         self.n.and_then(|n| n.get().parse().ok()).unwrap_or(1).max(1)
     }
@@ -230,7 +223,6 @@ impl<'a> RequestFields<'a> {
     }
 
     /// Returns the number of prompts: more than one in a list of texts, or of lists of ids.
-    #[must_use]
     pub(super) fn prompts(&self) -> u32 {
         let Some(prompt) = self.prompt else { return 1 };
         let mut inner = prompt.get().bytes().filter(|byte| !byte.is_ascii_whitespace());
@@ -259,7 +251,6 @@ pub(super) struct RequestFacts {
     pub(super) choices_per_prompt: u32,
     pub(super) params: Map<String, Value>,
     pub(super) logprobs: RequestedLogprobs,
-    /// The request id that the client sent.
     pub(super) client_id: Option<String>,
     /// The path, if the endpoint does not imply it.
     pub(super) path: Option<String>,
@@ -288,8 +279,6 @@ pub(super) struct RequestTarget<'a> {
 }
 
 impl RequestFacts {
-    /// Reads the facts of a request.
-    #[must_use]
     pub(super) fn new(
         target: RequestTarget<'_>,
         headers: &HeaderMap,
@@ -302,7 +291,8 @@ impl RequestFacts {
             name.filter(|name| name.len() <= MAX_NAME).map(str::to_owned)
         };
         let client_id = name("request_id", headers.get("x-request-id").and_then(|value| value.to_str().ok()));
-        let path = name("path", Some(target.path).filter(|_| !target.is_path_implied()));
+        let path =
+            name("path", Some(target.path).filter(|_| target.endpoint == Endpoint::Other || target.path == TOKENS));
         let model = name("model", requested.and_then(|requested| requested.model.as_deref()));
         let endpoint = requested.map_or(target.endpoint, |requested| requested.endpoint(target));
         let sampling = requested.and_then(|requested| requested.sampling(target.path));
@@ -330,39 +320,28 @@ impl RequestFacts {
     }
 }
 
-impl RequestTarget<'_> {
-    fn is_path_implied(self) -> bool {
-        self.endpoint != Endpoint::Other && self.path != TOKENS
-    }
-}
-
 impl RequestFacts {
     /// Returns true for responses made of OpenAI's choices, whose ids may be requested.
-    #[must_use]
     pub(super) fn has_choices(&self) -> bool {
         matches!(self.endpoint, None | Some(Endpoint::Chat | Endpoint::Completions))
     }
 
     /// Returns true if ids stand for the response: `play` builds responses of these endpoints from them.
-    #[must_use]
     pub(super) fn is_made_of_ids(&self) -> bool {
         self.endpoint.is_none_or(Endpoint::generates)
     }
 
     /// Returns true if requests may be amended to get ids; `/inference/v1/generate` returns them anyway.
-    #[must_use]
     pub(super) fn may_be_amended(&self) -> bool {
         self.has_choices() && self.path.as_deref() != Some(TOKENS)
     }
 
     /// Returns true if one choice was requested.
-    #[must_use]
     pub(super) fn wants_one(&self) -> bool {
         self.prompts == 1 && self.choices_per_prompt == 1
     }
 
     /// Returns the number of choices a response should have, bounded because no engine serves millions.
-    #[must_use]
     pub(super) fn choices(&self) -> u32 {
         if !self.has_choices() {
             return 1;
@@ -372,7 +351,6 @@ impl RequestFacts {
     }
 
     /// Returns the number of choices that were requested.
-    #[must_use]
     pub(super) fn requested_choices(&self) -> u64 {
         if !self.has_choices() {
             return 1;

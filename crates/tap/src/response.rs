@@ -80,7 +80,6 @@ pub(super) async fn recorded(
     }
 }
 
-/// Checks whether the exchange is one of an endpoint that generates.
 fn generates(exchange: &mut OpenExchange) -> bool {
     exchange.observed().is_some_and(|observed| observed.facts.endpoint.is_some_and(Endpoint::generates))
 }

@@ -123,7 +123,6 @@ fn event_text(event: &Value) -> Option<Option<String>> {
     }
 }
 
-/// Returns the text of a body with one plain text.
 fn body_text(body: &Value) -> Option<String> {
     let only = |value: Option<&Value>| match value?.as_array()?.as_slice() {
         [only] => Some(only.clone()),

@@ -13,7 +13,6 @@ use net::{
 /// A request's body on its way to the upstream.
 pub(super) type SentBody = Relayed<Incoming>;
 
-/// A response's body from the upstream.
 pub(super) type TapResponseBody = UpstreamBody<SentBody>;
 
 /// Builds the body of a request that the player does not answer.

@@ -101,7 +101,6 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Returns the hasher of prompts.
     pub(super) fn hasher(&self) -> BlockHasher {
         match self.hash_key.clone() {
             Some(key) => BlockHasher::keyed(key, self.config.block_size),

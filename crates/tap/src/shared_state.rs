@@ -41,9 +41,6 @@ pub(super) struct SharedState {
 
 impl SharedState {
     /// Creates the trace of a setup and starts its recorder, unless exchanges `are_in_trace` not; the first line has the facts of `engine`.
-    ///
-    /// # Errors
-    /// When the trace cannot be created or the recorder's thread cannot be started.
     pub(super) fn start(
         setup: &Setup,
         (are_in_trace, engine): (bool, Arc<Capabilities>),
@@ -64,7 +61,6 @@ impl SharedState {
         Self { recorder, metrics, zero: Instant::now(), keeps, captures, bodies, cutting }
     }
 
-    /// Submits an exchange to the trace, if one is recorded.
     pub(super) fn submit(&self, observed: Box<ObservedExchange>) {
         if let Some(recorder) = &self.recorder {
             recorder.submit(observed);
@@ -79,9 +75,6 @@ impl SharedState {
     }
 
     /// Closes the trace; blocks until it is written.
-    ///
-    /// # Errors
-    /// When the recorder's thread panicked.
     pub(super) fn finish(&self) -> Result<RecorderReport, TapError> {
         self.recorder.as_ref().map_or_else(|| Ok(RecorderReport::default()), TraceRecorder::finish)
     }
@@ -97,7 +90,6 @@ impl SharedState {
     }
 }
 
-/// Makes the configuration of the recorder.
 fn recorder_config(setup: &Setup, engine: Arc<Capabilities>) -> RecorderConfig {
     let mut meta = setup.meta();
     if let Some(facts) = engine.facts() {

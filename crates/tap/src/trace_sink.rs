@@ -41,7 +41,6 @@ const RETRY_LAST: Duration = Duration::from_secs(60);
 /// Records of one exchange after which the thread gives a sign of life.
 const RECORDS_PER_BEAT: u64 = 256;
 
-/// Writer of a trace.
 #[derive(Debug)]
 pub(super) struct TraceSink {
     parts: TraceParts,
@@ -61,7 +60,6 @@ pub(super) struct TraceSink {
     retry_at: Instant,
     /// Pause after the next failure.
     retry_pause: Duration,
-    /// The first error.
     error: Option<String>,
     hook: Option<RecordHook>,
     /// Records are written to no file.
@@ -73,7 +71,6 @@ pub(super) struct TraceSink {
 /// Result of a recording.
 #[derive(Debug)]
 pub(super) struct Ending {
-    /// The first error of writing the trace.
     pub(super) write_error: Option<String>,
     /// The trace could not be written at the end.
     pub(super) is_failing: bool,
@@ -135,9 +132,6 @@ impl TraceSink {
     }
 
     /// Makes and writes the records of an exchange one by one, counting `due` down.
-    ///
-    /// # Errors
-    /// When making one panicked.
     fn record_each(&mut self, observed: ObservedExchange, due: &mut u64) -> thread::Result<()> {
         let (assembler, metrics) = (Arc::clone(&self.assembler), Arc::clone(&self.metrics));
         let mut records = catch_unwind(AssertUnwindSafe(|| {

@@ -16,7 +16,6 @@ const TRIES: u32 = 300;
 const PAUSE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// One upstream and its capabilities.
 #[derive(Debug)]
 pub(super) struct UpstreamSite {
     pub(super) upstream: Upstream<SentBody>,
@@ -26,7 +25,6 @@ pub(super) struct UpstreamSite {
     selector: Option<UpstreamSelector>,
 }
 
-/// All upstreams of a tap.
 #[derive(Debug)]
 pub(super) struct Upstreams {
     main: UpstreamSite,
@@ -58,12 +56,10 @@ impl Upstreams {
         Self { main: self.main.apart(), further, by_model: self.by_model }
     }
 
-    /// The default upstream.
     pub(super) fn main(&self) -> &UpstreamSite {
         &self.main
     }
 
-    /// All upstreams, by index.
     pub(super) fn all(&self) -> impl Iterator<Item = &UpstreamSite> {
         std::iter::once(&self.main).chain(&self.further)
     }
@@ -90,7 +86,6 @@ impl Upstreams {
             || upstream_of(extensions).ok().flatten().is_some_and(|name| self.named(name).is_none())
     }
 
-    /// The names of those that have one.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.further.iter().filter_map(|site| match &site.selector {
             Some(UpstreamSelector::Name(name)) => Some(name.as_str()),

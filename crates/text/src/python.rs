@@ -50,7 +50,7 @@ pub fn read<'a, B: Build<'a>>(text: &'a str, deepest: usize, build: &mut B) -> R
 ///
 /// # Errors
 /// As [`read`].
-pub fn read_first<'a, B: Build<'a>>(
+pub(crate) fn read_first<'a, B: Build<'a>>(
     text: &'a str,
     deepest: usize,
     build: &mut B,

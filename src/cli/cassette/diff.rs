@@ -71,7 +71,6 @@ pub(in crate::cli) struct DifferingRecords {
 }
 
 impl DiffArgs {
-    /// Finds what differs.
     pub(in crate::cli) fn differing(&self) -> Result<Vec<DifferingRecords>, Failure> {
         let (old, new) = (DiffSide::load(&self.old)?, DiffSide::load(&self.new)?);
         let found = |(old, new): (Option<&DiffRecord>, Option<&DiffRecord>)| {
@@ -88,7 +87,6 @@ impl DiffArgs {
         Ok(pairs(&old, &new).into_iter().filter_map(found).collect())
     }
 
-    /// The lines of what differs.
     pub(in crate::cli) fn text(&self, found: &[DifferingRecords]) -> String {
         let mut text = String::new();
         for DifferingRecords { old_line, new_line, request, differences } in found {

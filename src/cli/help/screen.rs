@@ -50,7 +50,6 @@ pub(super) fn is_whole(command: &Command) -> bool {
     command.has_subcommands() || first(command).is_none()
 }
 
-/// The command as its screen shows it.
 pub(super) fn of(command: &Command) -> Command {
     let short = |arg: Arg| {
         let whole = arg.get_help().map(ToString::to_string).unwrap_or_default();

@@ -45,12 +45,10 @@ pub(in crate::cli) fn of(command: &Command) -> Vec<Topic> {
     topics
 }
 
-/// The heading of a flag.
 fn heading_of(arg: &Arg) -> &str {
     arg.get_help_heading().unwrap_or(REST)
 }
 
-/// The word for a heading.
 fn slug(heading: &str) -> String {
     let words = heading.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty());
     words.collect::<Vec<_>>().join("-").to_lowercase()

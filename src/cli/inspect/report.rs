@@ -20,7 +20,6 @@ pub(in crate::cli) struct ReportArgs {
     output: PathBuf,
 }
 
-/// Writes the report.
 pub(super) fn run(args: &ReportArgs) -> Result<ExitCode, Failure> {
     let path = args.output.display();
     let is_page = args.output.extension().is_some_and(|suffix| suffix.eq_ignore_ascii_case("html"));

@@ -159,7 +159,6 @@ pub(in crate::cli) fn servers(args: &McpTappedArgs) -> Result<Vec<NamedEndpoint>
     }
 }
 
-/// Reads the servers that a flag names, and their headers.
 pub(in crate::cli) fn endpoints(
     flag: &str,
     named: &[(String, EndpointUrl)],

@@ -128,7 +128,6 @@ pub(in crate::cli) fn run(mut args: McpTapArgs) -> Result<ExitCode, Failure> {
 
 type Called = (EndpointUrl, Vec<(HeaderName, HeaderValue)>, UpstreamOptions);
 
-/// The server to call, and how.
 fn url_tap(args: &McpTapArgs, url: EndpointUrl) -> Result<Called, Failure> {
     let authorities = args.upstream_ca.as_deref().map(Authorities::read).transpose();
     let authorities = authorities.map_err(Failure::input)?.map(Arc::new);

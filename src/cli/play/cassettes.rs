@@ -8,7 +8,6 @@ use std::{
 
 use crate::{
     cli::{
-        child,
         failure::Failure,
         mcp::servers,
         output,
@@ -16,7 +15,6 @@ use crate::{
         player::{
             self, PlayerSettings, TappedServers,
             admin::{self, AdminApi, AdminAt},
-            args::CassetteArgs,
         },
     },
     net::upstream::{UpstreamOptions, UpstreamUrl},
@@ -39,11 +37,6 @@ impl Played {
     pub(in crate::cli) fn serves_at(&self, own: SocketAddr, root: &str, admin: &AdminAt, admin_api: Option<&AdminApi>) {
         admin::name(&self.cassette_player, admin, admin_api, root);
         self.cassette_player.network_block().into_iter().for_each(|block| block.serves_at(own));
-    }
-
-    /// Builds what the cassettes add to the command's environment.
-    pub(in crate::cli) fn command_variables(&self, args: &CassetteArgs) -> child::CassetteVariables {
-        child::CassetteVariables::new(&self.cassette_player, args)
     }
 
     /// Takes what names a cassette out of the arguments; `None` where nothing does.

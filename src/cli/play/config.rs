@@ -41,9 +41,7 @@ pub(in crate::cli) fn config(args: PlayArgs) -> Result<Config, Failure> {
         min_match,
         on_exhausted,
         loose_after_exhausted: args.cassettes.loose_after_exhausted,
-        hash_key: default.hash_key,
         pacing,
-        changed_pacing: default.changed_pacing,
         unmatched,
         miss_status: args.cassettes.miss_status,
         miss_detail: args.cassettes.miss_detail,
@@ -77,14 +75,11 @@ pub(in crate::cli) fn config(args: PlayArgs) -> Result<Config, Failure> {
         },
         max_logprobs: args.engine.max_logprobs,
         token_spelling: if args.engine.return_tokens_as_token_ids { Spelling::Id } else { Spelling::Text },
-        body_limit: default.body_limit,
         threads,
         drain: args.drain_timeout,
-        cassette_player: None,
         mcp_hosts: args.mcp.mcp_host,
-        admin: default.admin,
         faults,
-        progress: default.progress,
+        ..default
     })
 }
 

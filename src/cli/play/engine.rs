@@ -68,7 +68,6 @@ impl SimulatedArgs {
         if addresses > 0 { addresses } else { self.replicas }
     }
 
-    /// Engines of all replicas.
     pub(in crate::cli) fn engines(&self) -> u32 {
         self.replicas().saturating_mul(self.data_parallel_size.get())
     }

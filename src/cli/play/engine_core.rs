@@ -48,10 +48,10 @@ pub(in crate::cli) fn check(args: &PlayArgs, typed: &Typed<'_>) -> Result<(), Fa
 /// Reads where the front end is; `None` without one.
 pub(in crate::cli) fn config(args: &PlayArgs) -> Result<Option<EngineCoreConfig>, Failure> {
     let Some(front_end) = args.simulated.engine_core.clone() else { return Ok(None) };
-    let asked = args.engine.vllm_version.requested.trim_start_matches('v');
-    let version = if asked.split('.').count() < 3 { format!("{asked}.0") } else { asked.to_owned() };
+    let requested = args.engine.vllm_version.requested.trim_start_matches('v');
+    let version = if requested.split('.').count() < 3 { format!("{requested}.0") } else { requested.to_owned() };
     let family = VersionFamily::of_version(&version).ok_or_else(|| {
-        Failure::usage(format!("--vllm-version {asked}: its engine core's protocol is not known"))
+        Failure::usage(format!("--vllm-version {requested}: its engine core's protocol is not known"))
             .hint(format!("known are those of {KNOWN_VERSIONS}"))
     })?;
     let of_front_end = |fault: &&Fault| !matches!(fault.row.stage, FaultStage::Server | FaultStage::Events);

@@ -60,7 +60,6 @@ fn failures(args: &FaultArgs) -> InjectedFailures {
     InjectedFailures { percent: args.failure_injection_rate.unwrap_or_default(), types }
 }
 
-/// The faults that a server starts with.
 pub(in crate::cli) fn config(args: &FaultArgs) -> Result<Arc<ServerFaults>, Failure> {
     let faults = ServerFaults::new(lines(args)?, args.fault_headers);
     faults.fail(failures(args)).map_err(Failure::input)?;

@@ -55,7 +55,6 @@ impl FleetPlan {
         Ok(Self { replicas, script, addresses, takes_free_ports, others: Vec::new() })
     }
 
-    /// Binds the ports of all but the first.
     pub(in crate::cli) async fn bind_others(&mut self, first: SocketAddr) -> Result<(), Failure> {
         for number in 1..self.replicas {
             let address = self.address(number, first)?;

@@ -94,17 +94,17 @@ fn serve(mut args: PlayArgs) -> Result<ExitCode, Failure> {
                 fleet.announce();
                 let root = format!("{scheme}://{}", reachable(local));
                 played.iter().for_each(|played| played.serves_at(local, &root, &admin_at, admin_api.as_ref()));
-                let of_cassettes = played.as_ref().map(|it| it.command_variables(&cassettes)).unwrap_or_default();
+                let of_cassettes = played
+                    .as_ref()
+                    .map(|it| child::CassetteVariables::new(&it.cassette_player, &cassettes))
+                    .unwrap_or_default();
                 let key = key.as_deref();
                 let environment = ChildEnvironment { root: &root, key, of_cassettes, ..Default::default() };
                 child = child::start(&command, &environment)?;
                 Listener::from(listener)
             }
         };
-        let listener = match tls {
-            Some(tls) => listener.with_tls(tls),
-            None => listener,
-        };
+        let listener = if let Some(tls) = tls { listener.with_tls(tls) } else { listener };
         Played::begin(played.as_ref()).await?;
         admin::announce(admin_api.as_ref(), player.ledger().map_or("/vcr/faults", |_| "/vcr/report"));
         let mut code = None;

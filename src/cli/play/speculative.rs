@@ -100,7 +100,6 @@ fn rates(fields: &Map<String, Value>, drafted: usize, given: &[f64]) -> Result<V
             }
         }
         (true, None, Some(length)) => {
-            #[allow(clippy::cast_precision_loss)] // at most 256
             let most = drafted as f64 + 1.0;
             match length.as_f64().filter(|length| (1.0..=most).contains(length)) {
                 Some(length) => Ok(of_length(length - 1.0, drafted)),

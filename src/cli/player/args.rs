@@ -153,36 +153,25 @@ pub(in crate::cli) struct CassetteArgs {
     pub(in crate::cli) command: Vec<String>,
 }
 
-/// What is played and what is recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum ModeArg {
-    /// Plays; records nothing.
-    None,
-    /// Plays a cassette that is there, records one that is not.
-    Once,
-    /// Plays what was recorded, adds the rest.
-    #[value(alias = "new_episodes")]
-    NewEpisodes,
-    /// Records everything again.
-    #[value(alias = "record")]
-    All,
-    /// Passes everything on.
-    #[value(alias = "passthrough")]
-    Live,
-    /// Passes everything on, and compares the answers with the recorded ones.
-    Compare,
-}
-
-impl ModeArg {
-    pub(in crate::cli) fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Once => "once",
-            Self::NewEpisodes => "new-episodes",
-            Self::All => "all",
-            Self::Live => "live",
-            Self::Compare => "compare",
-        }
+base::named! {
+    /// What is played and what is recorded.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+    pub(in crate::cli) enum ModeArg {
+        /// Plays; records nothing.
+        None = "none",
+        /// Plays a cassette that is there, records one that is not.
+        Once = "once",
+        /// Plays what was recorded, adds the rest.
+        #[value(alias = "new_episodes")]
+        NewEpisodes = "new-episodes",
+        /// Records everything again.
+        #[value(alias = "record")]
+        All = "all",
+        /// Passes everything on.
+        #[value(alias = "passthrough")]
+        Live = "live",
+        /// Passes everything on, and compares the answers with the recorded ones.
+        Compare = "compare",
     }
 }
 

@@ -96,18 +96,13 @@ pub(in crate::cli) enum MatchArg {
 pub(in crate::cli) const OF_TRACE: &[&str] = &["auto", "ordered", "index", "prefix"];
 
 impl MatchArg {
-    /// Returns true if it finds records of a trace.
-    pub(in crate::cli) fn is_of_trace(self) -> bool {
-        self.of_trace().is_some()
-    }
-
     /// Its name on the command line.
     pub(in crate::cli) fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
     /// Returns the way in a trace; `None` where a trace lacks what it compares.
-    fn of_trace(self) -> Option<MatchBy> {
+    pub(in crate::cli) fn of_trace(self) -> Option<MatchBy> {
         match self {
             Self::Auto => Some(MatchBy::Auto),
             Self::Exact | Self::Canonical => None,
@@ -156,7 +151,6 @@ pub(in crate::cli) fn of_cassettes(
     Ok(ways.iter().flat_map(of_way).collect())
 }
 
-/// The typed ways that have a name.
 fn named(ways: &[Way]) -> Vec<MatchArg> {
     let named = |way: &Way| match way {
         Way::Named(way) => Some(*way),

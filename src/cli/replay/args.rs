@@ -10,7 +10,13 @@ use clap::{Args, ValueEnum};
 use http::HeaderName;
 
 use super::{find_max, inputs, outputs::OutputArgs, server_side};
-use crate::{base::units::parse_duration, cli::values::Secret, net::upstream::UpstreamUrl, replay::meter::Slo};
+use crate::{
+    base::units::parse_duration,
+    cli::values::{Secret, one_of},
+    drive::History,
+    net::upstream::UpstreamUrl,
+    replay::meter::Slo,
+};
 
 /// Send a recording's requests to a server when they were sent, and measure the answers.
 ///
@@ -91,8 +97,8 @@ pub(in crate::cli) struct ReplayArgs {
     #[arg(long, help_heading = "Requests", value_name = "DIR")]
     pub(in crate::cli) tokenizer: Option<String>,
     /// What later turns of a conversation repeat: the recorded answers, or those of this run.
-    #[arg(long, help_heading = "Requests", value_name = "WHICH", default_value = "recorded")]
-    pub(in crate::cli) history: HistoryArg,
+    #[arg(long, help_heading = "Requests", value_name = "WHICH", default_value = "recorded", value_parser = one_of::<History>())]
+    pub(in crate::cli) history: History,
     /// Sends before the run what servers would have in their caches: the beginning of each session's first prompt.
     #[arg(long, help_heading = "Requests")]
     pub(in crate::cli) prime: bool,
@@ -160,15 +166,6 @@ pub(in crate::cli) enum PromptArg {
     Ids,
     /// Words.
     Text,
-}
-
-/// Answers that later turns repeat.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum HistoryArg {
-    /// The recorded ones.
-    Recorded,
-    /// Those of this run.
-    Live,
 }
 
 fn positive(text: &str) -> Result<f64, String> {

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::json;
 
 use super::{args::ReplayArgs, printed::Printed};
@@ -20,6 +20,7 @@ use crate::{
         build::{self, ProgramBuild},
         failure::Failure,
         progress::ProgressLine,
+        values::one_of,
     },
     drive::{
         LoadClient, PeerReport, Results, Workload,
@@ -35,38 +36,11 @@ use crate::{
 #[command(next_help_heading = "Output")]
 pub(in crate::cli) struct OutputArgs {
     /// Shows the run in the figures of another load client too: its names, its formulas.
-    #[arg(long, value_name = "TOOL", value_delimiter = ',')]
-    pub(in crate::cli) print_as: Vec<PeerArg>,
+    #[arg(long, value_name = "TOOL", value_delimiter = ',', value_parser = one_of::<LoadClient>())]
+    pub(in crate::cli) print_as: Vec<LoadClient>,
     /// Saves the run: as JSON (.json), a table of requests (.csv), a log of HdrHistogram (.hlog), or a Benchmark Report of llm-d (.yaml).
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) save: Vec<SavePath>,
-}
-
-/// A load client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum PeerArg {
-    /// `vllm bench serve`.
-    Vllm,
-    /// guidellm.
-    Guidellm,
-    /// aiperf.
-    Aiperf,
-    /// genai-bench.
-    GenaiBench,
-    /// inference-perf.
-    InferencePerf,
-}
-
-impl From<PeerArg> for LoadClient {
-    fn from(tool: PeerArg) -> Self {
-        match tool {
-            PeerArg::Vllm => Self::Vllm,
-            PeerArg::Guidellm => Self::Guidellm,
-            PeerArg::Aiperf => Self::Aiperf,
-            PeerArg::GenaiBench => Self::GenaiBench,
-            PeerArg::InferencePerf => Self::InferencePerf,
-        }
-    }
 }
 
 /// A file to save to, and its format.
@@ -126,7 +100,7 @@ impl Saves {
             native: json!({}),
         };
         let files = outputs.save.iter().map(create).collect::<Result<_, Failure>>()?;
-        Ok(Self { files, print_as: outputs.print_as.iter().map(|tool| (*tool).into()).collect(), run })
+        Ok(Self { files, print_as: outputs.print_as.clone(), run })
     }
 
     /// The figures of the other load clients.

@@ -51,7 +51,6 @@ pub(super) fn page(text: &str) -> Result<UpstreamUrl, String> {
     server.strip_suffix("/metrics").unwrap_or(server).parse().map_err(|error| format!("{error}"))
 }
 
-/// Begins to watch the servers.
 pub(super) async fn begin(pages: &[UpstreamUrl]) -> Vec<PageWatch> {
     let mut watches = Vec::new();
     for page in pages {

@@ -56,7 +56,6 @@ impl GivenFlags {
         Ok(given)
     }
 
-    /// The last value of a flag.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
         self.flags.get(name)?.last().map(String::as_str)
     }
@@ -87,7 +86,6 @@ pub(super) fn is_yaml(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml")
 }
 
-/// The values that follow a flag.
 fn values(row: &SimulatorFlag, rest: &mut VecDeque<&OsString>) -> Result<Vec<String>, Failure> {
     match row.values {
         FlagValues::Switch => Ok(vec!["true".to_owned()]),

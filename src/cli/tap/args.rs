@@ -99,7 +99,6 @@ pub(in crate::cli) struct TapArgs {
 }
 
 impl TapArgs {
-    /// The address to bind.
     pub(in crate::cli) fn address(&self) -> String {
         let usual = if self.engine_core.engine_core {
             USUAL_ENGINE_CORE
@@ -233,7 +232,6 @@ pub(in crate::cli) struct NetworkArgs {
     pub(in crate::cli) threads: Option<NonZeroUsize>,
 }
 
-/// A path as requests have it.
 fn path(typed: &str) -> Result<String, String> {
     match typed.strip_prefix('*') {
         Some("") => Ok(typed.to_owned()),

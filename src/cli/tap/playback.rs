@@ -29,9 +29,6 @@ pub(super) struct McpPlayed {
 
 impl McpPlayed {
     /// Serves the MCP servers of a player; what it has no record for goes to those that it names, and to the `started` ones.
-    ///
-    /// # Errors
-    /// When the recorder of what goes there cannot be started.
     pub(super) fn start(
         player: &Arc<CassettePlayer>,
         started: Vec<Arc<dyn StartedServer>>,

@@ -1,11 +1,12 @@
 //! `tap`: what its arguments mean.
 
-use std::{path::PathBuf, sync::Arc, thread};
+use std::{path::PathBuf, thread};
 
 use crate::{
     cli::{
         build,
         failure::Failure,
+        gateway,
         mcp::servers,
         redaction,
         tap::{
@@ -15,7 +16,7 @@ use crate::{
     },
     net::{
         server::{ClientCertificates, Tls, TlsFiles},
-        upstream::{Authorities, UpstreamOptions, UpstreamUrl},
+        upstream::{UpstreamOptions, UpstreamUrl},
     },
     play::load_tokenizer,
     recording::{
@@ -64,7 +65,6 @@ pub(in crate::cli) fn setup(args: TapArgs) -> Result<Setup, Failure> {
     let vocabulary = tokenizer.as_ref().map_or(LARGEST_VOCABULARY, Tokenizer::model_vocabulary);
     let permutation =
         hash_key.clone().filter(|_| args.privacy.permute_ids).map(|key| IdPermutation::new(key, vocabulary));
-    let authorities = args.network.upstream_ca.as_deref().map(Authorities::read).transpose();
     let config = TapConfig {
         upstream,
         trace_out: args.trace_out,
@@ -85,7 +85,7 @@ pub(in crate::cli) fn setup(args: TapArgs) -> Result<Setup, Failure> {
         reach: UpstreamOptions {
             connect_timeout: args.network.connect_timeout,
             response_timeout: args.network.answer_timeout,
-            authorities: authorities.map_err(Failure::input)?.map(Arc::new),
+            ..gateway::options(args.network.upstream_ca.as_deref())?
         },
         idle: args.network.idle_timeout,
         filter: Filter {

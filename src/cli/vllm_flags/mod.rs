@@ -170,7 +170,6 @@ fn read(text: &str, own: &[String]) -> ReadFlag {
     }
 }
 
-/// The values that follow a flag.
 fn taken(name: &str, values: ValueCount, rest: &mut VecDeque<&OsString>) -> Result<Vec<String>, Misused> {
     let is_value = |argument: &&OsString| !argument.to_string_lossy().starts_with('-');
     let mut found = Vec::new();

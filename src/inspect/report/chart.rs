@@ -57,7 +57,6 @@ pub fn line_chart(title: &str, x: Axis, y: Axis, lines: &[(&str, Vec<(f64, f64)>
     Chart { title: title.to_owned(), x, y, series, has_diagonal: false }.file(&PageFigures::of_json(json!(points)))
 }
 
-/// Mark of a chart's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChartMark {
     Line,
@@ -77,7 +76,6 @@ pub(super) struct ChartSeries {
     pub(super) pointer: String,
 }
 
-/// A chart.
 #[derive(Debug)]
 pub(super) struct Chart {
     pub(super) title: String,
@@ -137,7 +135,6 @@ impl Chart {
         svg + "</svg>\n"
     }
 
-    /// The series that have values, with these.
     fn drawn(&self, figures: &PageFigures) -> Vec<(&ChartSeries, Vec<(f64, f64)>)> {
         let all = self.series.iter().map(|series| (series, values(figures, &series.pointer)));
         all.filter(|(_, points)| !points.is_empty()).collect()

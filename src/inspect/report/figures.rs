@@ -121,7 +121,6 @@ impl PageFigures {
         self.at(pointer).as_array().into_iter().flatten().filter_map(pair).collect()
     }
 
-    /// A cell with the number at a pointer.
     pub(super) fn number(&self, pointer: &str, format: Format) -> Cell {
         let Value::Number(number) = self.at(pointer) else { return Cell::nothing(true) };
         let text = escaped(&format.text(number.as_f64().unwrap_or_default()));

@@ -193,7 +193,6 @@ impl Seen {
 
 /// Shares of the values that are larger than a point of a curve: each hundredth, and from a tenth down twenty for each factor of ten. Each is
 /// larger than that of one value of so many.
-#[expect(clippy::cast_precision_loss, reason = "counts of a trace are far below 2^53")]
 fn shares(count: u64) -> impl Iterator<Item = f64> {
     let body = (10..100).rev().map(|hundredth| f64::from(hundredth) / 100.0);
     let tail = (1..=120).map(|step| 0.1 * 10.0_f64.powf(-f64::from(step) / 20.0));
@@ -202,7 +201,6 @@ fn shares(count: u64) -> impl Iterator<Item = f64> {
 }
 
 /// From the smallest value, which all others exceed, to the largest, which stands at the share of one value.
-#[expect(clippy::cast_precision_loss, reason = "counts of a trace are far below 2^53")]
 fn survival(latency: &Durations) -> Vec<[f64; 2]> {
     let Some(Summary { count, min, max, .. }) = latency.summary() else { return Vec::new() };
     let between = shares(count).filter_map(|share| Some([latency.quantile(1.0 - share)?, share]));

@@ -125,13 +125,11 @@ impl TokenBuckets {
         self.tokens = wider;
     }
 
-    /// The first and the last bucket with tokens.
     fn ends(&self) -> Option<(u64, u64)> {
         Some((*self.tokens.first_key_value()?.0, *self.tokens.last_key_value()?.0))
     }
 
     /// The rate of a run that began then.
-    #[expect(clippy::cast_precision_loss, reason = "figures for people")]
     pub(super) fn rate(mut self, begin: Duration) -> Option<TokenRate> {
         while self.ends().is_some_and(|(first, last)| last - first >= BUCKETS) {
             self.widen();

@@ -12,7 +12,6 @@ use super::{
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// Makes the text of a section.
 type Section = fn(&PageFigures) -> String;
 
 /// Sections: their ids, titles and contents.
@@ -30,7 +29,7 @@ impl TraceReport {
     ///
     /// # Errors
     /// When a figure has no place in JSON.
-    pub fn html(&self) -> serde_json::Result<String> {
+    pub(crate) fn html(&self) -> serde_json::Result<String> {
         let figures = PageFigures::of(self)?;
         let names: Vec<String> = self.runs.iter().map(|run| escaped(&run.name)).collect();
         let title = names.join(", ");

@@ -46,14 +46,12 @@ pub struct SharedPrefix {
 struct Block {
     prompts: u64,
     parent: Option<u64>,
-    /// Blocks from the beginning to this one.
     length: u64,
     /// The list that was counted last.
     counted: usize,
 }
 
 impl PrefixTree {
-    /// The tree of prompts.
     pub(in crate::inspect) fn of<'a>(prompts: impl Iterator<Item = &'a PromptBlocks>) -> Self {
         // As in sharing: a list that several prompts share is walked once.
         let mut places = HashMap::new();

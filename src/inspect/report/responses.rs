@@ -91,7 +91,6 @@ impl SlowResponse {
     }
 }
 
-/// A value as a trace has it.
 fn spelled(value: Option<impl Serialize>) -> Option<String> {
     let value = serde_json::to_value(value?).ok()?;
     Some(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
@@ -102,7 +101,6 @@ fn spelled(value: Option<impl Serialize>) -> Option<String> {
 pub(super) struct Slowest(Vec<(Duration, SlowResponse)>);
 
 impl Slowest {
-    /// Adds a response that took so long.
     pub(super) fn add(&mut self, record: &Record, took: Option<Duration>) {
         let Some(took) = took else { return };
         if self.0.len() >= MOST && self.0.last().is_some_and(|(shortest, _)| took <= *shortest) {
@@ -160,7 +158,6 @@ impl Failures {
         }
     }
 
-    /// The failed requests of a run that began then.
     pub(super) fn report(self, begin: Duration) -> FailedRequests {
         let kind = |((status, outcome), count)| FailureKind { status, outcome, count };
         let mut by_kind: Vec<FailureKind> = self.by_kind.into_iter().map(kind).collect();

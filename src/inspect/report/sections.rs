@@ -20,7 +20,6 @@ const MOST_PREFIXES: usize = 20;
 /// Latencies by their names in the JSON.
 const LATENCIES: [(&str, &str); 4] = [("ttft", "TTFT"), ("itl", "ITL"), ("tpot", "TPOT"), ("e2e", "E2E")];
 
-/// Figures of a distribution.
 const DISTRIBUTION: [(&str, &str); 8] = [
     ("Count", "count"),
     ("Min", "min"),
@@ -51,7 +50,6 @@ const TOTALS: [Column; 15] = [
     ("Mean requests at once", "/summary/concurrency/mean", Some(Format::Decimal)),
 ];
 
-/// Figures of a response.
 const RESPONSE: [Column; 15] = [
     ("Request", "request_id", None),
     ("Arrival", "at_s", Some(Format::Seconds)),
@@ -84,7 +82,6 @@ const FAILURE: [Column; 8] = [
 
 const SECONDS: Axis = Axis { title: "Seconds from the first arrival", format: Format::Seconds, is_log: false };
 
-/// Letter of a run.
 pub(super) fn letter(run: usize) -> char {
     ('A'..='Z').nth(run).unwrap_or('?')
 }

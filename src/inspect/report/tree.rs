@@ -57,7 +57,6 @@ pub(super) fn html(figures: &PageFigures, place: &str) -> String {
     }
     let all = format!("{} prompts", Format::Count.text(prompts));
     let title = "Shared prefixes: each box is a prefix, as wide as the share of prompts that have it; the boxes below continue it";
-    #[expect(clippy::cast_precision_loss, reason = "at most 12 rows")]
     let height = (rows + 1) as f64 * ROW;
     format!(
         "<figure class=\"tree\"><figcaption>{title}</figcaption>\n<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}. The table below has the largest.\">\n\
@@ -75,7 +74,6 @@ fn push_box(boxes: &mut String, prefix: &Value, (x, width, row): (f64, f64, usiz
         prefix.get("hash").and_then(Value::as_str).unwrap_or_default(),
         count("reused_blocks"),
     );
-    #[expect(clippy::cast_precision_loss, reason = "at most 12 rows")]
     let y = row as f64 * ROW;
     let shade = row % 4;
     let _ = write!(

@@ -19,7 +19,7 @@ impl ScheduleWorkload {
     ///
     /// # Errors
     /// When `out` cannot be written.
-    pub fn write_steps(&self, out: &mut impl Write) -> io::Result<()> {
+    pub(crate) fn write_steps(&self, out: &mut impl Write) -> io::Result<()> {
         let mut scheduler = Scheduler::new(self.scheduler(), self.kv_cache()).map_err(io::Error::other)?;
         let mut aborts: Vec<(i64, usize)> =
             self.requests.iter().enumerate().filter_map(|(at, request)| Some((request.abort_step?, at))).collect();
@@ -114,7 +114,6 @@ impl ScheduleWorkload {
         number(line, prefix);
     }
 
-    /// The id of a request in the workload.
     fn name(&self, id: RequestId) -> &str {
         let arrival = usize::try_from(id).ok().and_then(|at| self.requests.get(at));
         arrival.map_or("", |ScheduledArrival { id, .. }| id)

@@ -11,9 +11,7 @@ use crate::engine::{
     },
 };
 
-/// Tokens of all requests of a workload.
 const MOST_TOKENS: usize = 100_000_000;
-/// Blocks of the cache.
 const MOST_BLOCKS: u32 = 1 << 22;
 /// Tokens of a block, and bytes of a salt: what is hashed at once stays below 64 KiB.
 const LARGEST: usize = 8192;
@@ -78,22 +76,24 @@ struct File {
     max_steps: Option<u64>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct WorkloadConfig {
-    max_num_seqs: usize,
-    max_num_batched_tokens: usize,
-    max_model_len: usize,
-    block_size: usize,
-    num_blocks: u32,
-    policy: SchedulingPolicy,
-    enable_prefix_caching: bool,
-    enable_chunked_prefill: bool,
-    long_prefill_token_threshold: usize,
-    hash: HashAlgorithm,
-    max_loras: usize,
-    speculative_method: String,
-    num_speculative_tokens: usize,
+base::with_defaults! {
+    #[derive(Debug, Clone, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct WorkloadConfig {
+        max_num_seqs: usize = 8,
+        max_num_batched_tokens: usize = 256,
+        max_model_len: usize = 2048,
+        block_size: usize = 16,
+        num_blocks: u32 = 200,
+        policy: SchedulingPolicy = SchedulingPolicy::Fcfs,
+        enable_prefix_caching: bool = true,
+        enable_chunked_prefill: bool = true,
+        long_prefill_token_threshold: usize,
+        hash: HashAlgorithm = HashAlgorithm::Sha256Cbor,
+        max_loras: usize,
+        speculative_method: String = "ngram".to_owned(),
+        num_speculative_tokens: usize,
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -136,32 +136,12 @@ enum WorkloadPrompt {
     },
 }
 
-impl Default for WorkloadConfig {
-    fn default() -> Self {
-        Self {
-            max_num_seqs: 8,
-            max_num_batched_tokens: 256,
-            max_model_len: 2048,
-            block_size: 16,
-            num_blocks: 200,
-            policy: SchedulingPolicy::Fcfs,
-            enable_prefix_caching: true,
-            enable_chunked_prefill: true,
-            long_prefill_token_threshold: 0,
-            hash: HashAlgorithm::Sha256Cbor,
-            max_loras: 0,
-            speculative_method: "ngram".to_owned(),
-            num_speculative_tokens: 0,
-        }
-    }
-}
-
 impl ScheduleWorkload {
     /// Reads a workload; `-` is stdin.
     ///
     /// # Errors
     /// When the file cannot be read, or vLLM would not run what it holds.
-    pub fn read(path: &Path) -> Result<Self, ScheduleWorkloadError> {
+    pub(crate) fn read(path: &Path) -> Result<Self, ScheduleWorkloadError> {
         let file = path.display().to_string();
         let mut text = Vec::new();
         let read = match file.as_str() {

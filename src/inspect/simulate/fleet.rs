@@ -144,7 +144,7 @@ impl<'a> SimulatedFleet<'a> {
                     *in_flight -= 1;
                 }
             }
-            self.measured.step_ended(now);
+            self.measured.end = self.measured.end.max(now);
         }
         let begun = engine.begin_step(now);
         totals.begin(begun.as_ref(), engine.decisions());

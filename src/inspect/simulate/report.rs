@@ -33,6 +33,7 @@ impl LiveRequest {
     }
 }
 
+#[derive(Default)]
 pub(super) struct FleetMeasurements {
     slo: Option<Slo>,
     ttft: Durations,
@@ -48,28 +49,13 @@ pub(super) struct FleetMeasurements {
     good: u64,
     good_tokens: u64,
     pub(super) refused: u64,
-    end: Duration,
+    pub(super) end: Duration,
 }
 
 impl FleetMeasurements {
     pub(super) fn new(slo: Option<Slo>) -> Self {
         let empty = || Durations::up_to(LONGEST);
-        Self {
-            slo,
-            ttft: empty(),
-            itl: empty(),
-            tpot: empty(),
-            e2e: empty(),
-            gap: (Duration::ZERO, 0),
-            prompt_tokens: 0,
-            cached_tokens: 0,
-            output_tokens: 0,
-            finished: 0,
-            good: 0,
-            good_tokens: 0,
-            refused: 0,
-            end: Duration::ZERO,
-        }
+        Self { slo, ttft: empty(), itl: empty(), tpot: empty(), e2e: empty(), ..Self::default() }
     }
 
     pub(super) fn token(&mut self, now: Duration, live: &mut LiveRequest) {
@@ -105,10 +91,6 @@ impl FleetMeasurements {
             self.good += 1;
             self.good_tokens += u64::from(live.tokens);
         }
-    }
-
-    pub(super) fn step_ended(&mut self, now: Duration) {
-        self.end = self.end.max(now);
     }
 
     pub(super) fn report(

@@ -72,9 +72,7 @@ impl FromStr for RouterPolicy {
 }
 
 impl RouterPolicy {
-    /// Its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::RoundRobin => "round_robin",
             Self::LeastLoaded => "least_loaded",
@@ -86,7 +84,6 @@ impl RouterPolicy {
     }
 }
 
-/// A prompt as a router sees it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RoutedPrompt<'a> {
     /// Numbers of its blocks, each for all of the prompt up to there.
@@ -149,7 +146,6 @@ impl Router {
     }
 }
 
-/// The replica whose hash with the key is the largest.
 fn by_hash(key: u64, replicas: usize) -> usize {
     (0..replicas).max_by_key(|replica| xxh3_64_with_seed(&key.to_le_bytes(), *replica as u64)).unwrap_or(0)
 }

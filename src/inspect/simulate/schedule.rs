@@ -56,7 +56,6 @@ pub(super) struct Arriving {
     pub(super) output_tokens: u32,
     /// Tokens of its prompt that the recorded engine had in its cache, where they are known.
     pub(super) cached_tokens: Option<u32>,
-    /// Its session, as a number.
     pub(super) session: Option<u64>,
     /// The blocks of its prompt, the last one perhaps not full.
     pub(super) blocks: Range<usize>,
@@ -72,7 +71,7 @@ impl ArrivalSchedule {
     ///
     /// # Errors
     /// When a file cannot be read, or no record has an arrival.
-    pub fn read(paths: &[PathBuf], hash_block_size: u32, answers: Answers) -> Result<Self, SimulateError> {
+    pub(crate) fn read(paths: &[PathBuf], hash_block_size: u32, answers: Answers) -> Result<Self, SimulateError> {
         let schedule = match paths {
             [path] => match formats::kind_of(path).unwrap_or(TraceFormat::Trace) {
                 TraceFormat::Trace => Self::of_traces(paths)?,
@@ -87,7 +86,7 @@ impl ArrivalSchedule {
     ///
     /// # Errors
     /// When none has a prompt and an output.
-    pub fn of_records<'a>(
+    pub(crate) fn of_records<'a>(
         name: String,
         block_size: u32,
         records: impl IntoIterator<Item = (Duration, &'a Record)>,
@@ -110,8 +109,7 @@ impl ArrivalSchedule {
     }
 
     /// Returns the number of blocks of this size that hold all prompts and outputs at once; `None` where that is more than can be simulated.
-    #[must_use]
-    pub fn blocks_of(&self, block_size: usize) -> Option<u32> {
+    pub(crate) fn blocks_of(&self, block_size: usize) -> Option<u32> {
         let size = u64::try_from(block_size).ok().filter(|size| *size > 0)?;
         let tokens = |request: &Arriving| u64::from(request.prompt_tokens) + u64::from(request.output_tokens);
         let blocks: u64 = self.requests.iter().map(|request| tokens(request) / size + 2).sum();
@@ -120,8 +118,7 @@ impl ArrivalSchedule {
 
     /// Returns the share of the prompt tokens that a cache without a limit would have had: whole blocks that an earlier prompt had too.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "tokens are far below 2^53")]
-    pub fn ideal_hit_rate(&self) -> f64 {
+    pub(crate) fn ideal_hit_rate(&self) -> f64 {
         let prompt = |request: &Arriving| PromptBlocks {
             blocks: Arc::new(self.full_blocks(request).to_vec()),
             tokens: request.prompt_tokens,
@@ -188,20 +185,12 @@ impl ArrivalSchedule {
     }
 
     /// Number of requests.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.requests.len()
     }
 
-    /// Returns true if there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.requests.is_empty()
-    }
-
     /// Returns true if any two prompts can share blocks, as far as the trace shows.
-    #[must_use]
-    pub fn has_blocks(&self) -> bool {
+    pub(crate) fn has_blocks(&self) -> bool {
         !self.blocks.is_empty()
     }
 
@@ -216,7 +205,6 @@ impl ArrivalSchedule {
         self.blocks.get(request.blocks.clone()).unwrap_or_default()
     }
 
-    /// Full blocks of a prompt.
     fn full_blocks<'a>(&'a self, request: &Arriving) -> &'a [u64] {
         let blocks = self.prompt_blocks(request);
         let full = size(request.prompt_tokens / self.block_size.max(1)).min(blocks.len());

@@ -48,24 +48,20 @@ pub struct ServerOptions {
     pub simulator: SimulatorOptions,
 }
 
-/// Parts of llm-d-inference-sim that are served, and their values.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SimulatorOptions {
-    /// True where its endpoints are there for everyone who reaches the server, and its headers.
-    pub endpoints: bool,
-    /// Name of the pod, for `x-inference-pod`.
-    pub pod: Option<String>,
-    /// Namespace of the pod, for `x-inference-namespace`.
-    pub namespace: Option<String>,
-    /// Servers of the process, of which this is one; that simulator has a rank behind each.
-    pub servers: NonZeroU32,
-    /// Values of metrics from the start on, in its words.
-    pub fake_metrics: Option<Value>,
-}
-
-impl Default for SimulatorOptions {
-    fn default() -> Self {
-        Self { endpoints: false, pod: None, namespace: None, servers: NonZeroU32::MIN, fake_metrics: None }
+base::with_defaults! {
+    /// Parts of llm-d-inference-sim that are served, and their values.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct SimulatorOptions {
+        /// True where its endpoints are there for everyone who reaches the server, and its headers.
+        pub endpoints: bool,
+        /// Name of the pod, for `x-inference-pod`.
+        pub pod: Option<String>,
+        /// Namespace of the pod, for `x-inference-namespace`.
+        pub namespace: Option<String>,
+        /// Servers of the process, of which this is one; that simulator has a rank behind each.
+        pub servers: NonZeroU32 = NonZeroU32::MIN,
+        /// Values of metrics from the start on, in its words.
+        pub fake_metrics: Option<Value>,
     }
 }
 
@@ -101,21 +97,17 @@ impl Fingerprint {
     }
 }
 
-/// Options of random answers.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SyntheticOptions {
-    /// Tokens of an answer that ends by itself; without it, as many as fit its limit.
-    pub output_tokens: Option<OutputTokens>,
-    /// The share of answers that end by themselves, from 0 to 1. Without it all where `output_tokens` is set or the request
-    /// has no `max_tokens`, else none.
-    pub stop_rate: Option<f64>,
-    /// The share of an answer's tokens that is reasoning, from 0 to 1, where the server parses any. With 1 it never ends.
-    pub reasoning_share: f64,
-}
-
-impl Default for SyntheticOptions {
-    fn default() -> Self {
-        Self { output_tokens: None, stop_rate: None, reasoning_share: 0.5 }
+base::with_defaults! {
+    /// Options of random answers.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct SyntheticOptions {
+        /// Tokens of an answer that ends by itself; without it, as many as fit its limit.
+        pub output_tokens: Option<OutputTokens>,
+        /// The share of answers that end by themselves, from 0 to 1. Without it all where `output_tokens` is set or the request
+        /// has no `max_tokens`, else none.
+        pub stop_rate: Option<f64>,
+        /// The share of an answer's tokens that is reasoning, from 0 to 1, where the server parses any. With 1 it never ends.
+        pub reasoning_share: f64 = 0.5,
     }
 }
 

@@ -7,21 +7,18 @@
 //!
 //! See docs/decisions/0101-ranks-behind-one-server.md.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::engine::scheduler::SchedulerStats;
+use crate::{base::lock::Lock, engine::scheduler::SchedulerStats};
 
 /// Least time between two figures of the engines.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Chooser of ranks.
 #[derive(Debug)]
-pub(super) struct Balancer(Mutex<BalancerState>);
+pub(super) struct Balancer(Lock<BalancerState>);
 
 #[derive(Debug)]
 struct BalancerState {
@@ -35,11 +32,9 @@ struct BalancerState {
     known: Vec<RankLoad>,
     /// Whether steps have ended since.
     is_changed: bool,
-    /// When they came.
     came: Option<Instant>,
 }
 
-/// Load of a rank.
 #[derive(Debug, Clone, Copy, Default)]
 struct RankLoad {
     waiting: f64,
@@ -92,7 +87,7 @@ impl Balancer {
     pub(super) fn new(ranks: usize) -> Arc<Self> {
         let loads = || vec![RankLoad::default(); ranks];
         let (stepped, known) = (loads(), loads());
-        Arc::new(Self(Mutex::new(BalancerState {
+        Arc::new(Self(Lock::new(BalancerState {
             start: 0,
             in_flight: vec![0; ranks],
             stepped,
@@ -104,7 +99,7 @@ impl Balancer {
 
     /// Chooses the rank of a request; the given one where its client names it.
     pub(super) fn choose(self: &Arc<Self>, given: Option<usize>, now: Instant) -> (usize, InFlight) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.update(now);
         let rank = given.unwrap_or_else(|| state.chosen());
         if let Some(count) = state.in_flight.get_mut(rank) {
@@ -114,9 +109,8 @@ impl Balancer {
     }
 
     /// Takes the figures of a step.
-    #[allow(clippy::cast_precision_loss)] // counts of requests
     pub(super) fn step(&self, rank: usize, stats: &SchedulerStats, now: Instant) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         // Those of the steps before, if they were due meanwhile.
         state.update(now);
         let load = RankLoad {
@@ -130,15 +124,11 @@ impl Balancer {
         }
         state.update(now);
     }
-
-    fn lock(&self) -> MutexGuard<'_, BalancerState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        if let Some(count) = self.balancer.lock().in_flight.get_mut(self.rank) {
+        if let Some(count) = self.balancer.0.lock().in_flight.get_mut(self.rank) {
             *count = count.saturating_sub(1);
         }
     }

@@ -5,7 +5,6 @@ use serde::Serialize;
 use super::EventCounts;
 use crate::{engine::scheduler::SchedulerStats, play::metrics::ShownValues};
 
-/// Totals since the engine started.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(super) struct EngineTotals {
     /// Requests that were submitted.
@@ -19,7 +18,6 @@ pub(super) struct EngineTotals {
     /// Tokens of prompts, and of those the cached ones, of requests with a first token.
     pub(super) prompt_tokens: u64,
     pub(super) cached_tokens: u64,
-    /// Tokens of outputs.
     pub(super) generated_tokens: u64,
 }
 
@@ -77,7 +75,6 @@ impl Snapshot {
         Self { ranks, ..all }
     }
 
-    /// Compares everything.
     pub(super) fn compared(mut self, stats: &SchedulerStats) -> Self {
         let EngineTotals { submitted, finished, aborted, ended_late, prompt_tokens, cached_tokens, generated_tokens } =
             self.totals;

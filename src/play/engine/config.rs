@@ -10,43 +10,30 @@ use crate::{
     play::load::pace::TracePace,
 };
 
-/// Configuration of the simulated engine.
-#[derive(Debug, Clone)]
-pub struct EngineConfig {
-    /// Limits of steps. `max_model_len` is the server's.
-    pub scheduler: SchedulerConfig,
-    /// Tokens of a step; `None` for 2048, or the model's length where prompts may not be computed in parts.
-    pub max_num_batched_tokens: Option<usize>,
-    /// The cache. `block_size` is the server's.
-    pub kv_cache: KvCacheConfig,
-    /// Whether its number of blocks was given (vLLM's `--num-gpu-blocks-override`).
-    pub overrides_blocks: bool,
-    /// How long steps take.
-    pub times: EngineTimes,
-    /// How many times faster than that.
-    pub time_scale: f64,
-    /// Whether `/metrics` has the names of earlier versions of vLLM too.
-    pub legacy_metrics: bool,
-    /// Where events about the cache are published; `None` for nowhere.
-    pub kv_events: Option<KvEventsConfig>,
-    /// Its part in transfers between engines; `None` without a KV connector.
-    pub kv_transfer: Option<KvTransferConfig>,
-}
-
-impl Default for EngineConfig {
-    /// An engine whose steps take the times of the trace, or none.
-    fn default() -> Self {
-        Self {
-            scheduler: SchedulerConfig::default(),
-            max_num_batched_tokens: None,
-            kv_cache: KvCacheConfig::default(),
-            overrides_blocks: false,
-            times: EngineTimes::Trace(StepTimes::Instant),
-            time_scale: 1.0,
-            legacy_metrics: false,
-            kv_events: None,
-            kv_transfer: None,
-        }
+base::with_defaults! {
+    /// Configuration of the simulated engine.
+    ///
+    /// The default is an engine whose steps take the times of the trace, or none.
+    #[derive(Debug, Clone)]
+    pub struct EngineConfig {
+        /// Limits of steps. `max_model_len` is the server's.
+        pub scheduler: SchedulerConfig,
+        /// Tokens of a step; `None` for 2048, or the model's length where prompts may not be computed in parts.
+        pub max_num_batched_tokens: Option<usize>,
+        /// The cache. `block_size` is the server's.
+        pub kv_cache: KvCacheConfig,
+        /// Whether its number of blocks was given (vLLM's `--num-gpu-blocks-override`).
+        pub overrides_blocks: bool,
+        /// How long steps take.
+        pub times: EngineTimes = EngineTimes::Trace(StepTimes::Instant),
+        /// How many times faster than that.
+        pub time_scale: f64 = 1.0,
+        /// Whether `/metrics` has the names of earlier versions of vLLM too.
+        pub legacy_metrics: bool,
+        /// Where events about the cache are published; `None` for nowhere.
+        pub kv_events: Option<KvEventsConfig>,
+        /// Its part in transfers between engines; `None` without a KV connector.
+        pub kv_transfer: Option<KvTransferConfig>,
     }
 }
 

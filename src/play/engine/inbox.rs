@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, PoisonError},
 };
 
 use tokio::{sync::oneshot, time::Instant};
@@ -13,9 +13,12 @@ use super::{
     connector::{Notice, Transfer},
     run::EmissionQueue,
 };
-use crate::engine::{
-    recorded_timings::RecordedTimes,
-    scheduler::{PauseState, Request, RequestId},
+use crate::{
+    base::lock::Lock,
+    engine::{
+        recorded_timings::RecordedTimes,
+        scheduler::{PauseState, Request, RequestId},
+    },
 };
 
 /// Requests that may wait between two steps. More are refused; vLLM's queue is `--max-num-queued-reqs`.
@@ -80,7 +83,7 @@ pub(super) struct Arrived {
 /// A bounded queue of arrivals, with the aborts, of which there are no more than there were arrivals.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
-    state: Mutex<InboxState>,
+    state: Lock<InboxState>,
     changed: Condvar,
 }
 
@@ -121,7 +124,6 @@ impl InboxState {
 pub(super) struct Mail {
     pub(super) arrivals: VecDeque<Arrived>,
     pub(super) aborts: Vec<RequestId>,
-    /// Who asked for a snapshot.
     pub(super) requested: Vec<oneshot::Sender<Snapshot>>,
     /// What an operator wants.
     pub(super) orders: Vec<Order>,
@@ -132,7 +134,7 @@ pub(super) struct Mail {
 impl Inbox {
     /// Adds requests, all or none, after giving them their ids; the first of these. `None` where too many wait.
     pub(super) fn submit(&self, mut arrivals: Vec<Arrived>) -> Option<RequestId> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.is_closed || state.arrivals.len().saturating_add(arrivals.len()) > MOST_ARRIVALS {
             return None;
         }
@@ -148,7 +150,7 @@ impl Inbox {
 
     /// Asks for the end of requests. Those that have ended are none.
     pub(super) fn abort(&self, ids: impl IntoIterator<Item = RequestId>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.aborts.extend(ids);
         self.wake(&mut state);
     }
@@ -156,7 +158,7 @@ impl Inbox {
     /// Asks for a snapshot after the next step.
     pub(super) fn ask(&self) -> oneshot::Receiver<Snapshot> {
         let (sender, receiver) = oneshot::channel();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !state.is_closed {
             state.requested.push(sender);
             self.wake(&mut state);
@@ -167,7 +169,7 @@ impl Inbox {
     /// Gives an order between two steps; its reply comes once it is carried out.
     pub(super) fn order(&self, control: Control) -> oneshot::Receiver<bool> {
         let (reply, receiver) = oneshot::channel();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !state.is_closed {
             state.orders.push(Order { control, reply });
             self.wake(&mut state);
@@ -177,7 +179,7 @@ impl Inbox {
 
     /// Adds a notice of another engine.
     pub(super) fn notify(&self, notice: Notice) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.notices.len() < MOST_NOTICES {
             state.notices.push(notice);
             self.wake(&mut state);
@@ -186,19 +188,19 @@ impl Inbox {
 
     /// Checks whether the engine has ended.
     pub(super) fn is_closed(&self) -> bool {
-        self.lock().is_closed
+        self.state.lock().is_closed
     }
 
     /// Ends the engine.
     pub(super) fn close(&self) {
-        self.lock().is_closed = true;
+        self.state.lock().is_closed = true;
         self.changed.notify_all();
     }
 
     /// Takes what came; `None` once it is closed. Where the engine has nothing else to do until a time, waits for it, and takes the first arrival
     /// only: vLLM's engine is on its first step before the other choices of a request have reached it.
     pub(super) fn take(&self, mail: &mut Mail, is_idle: bool, until: Option<Instant>) -> Option<()> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while is_idle && !state.is_closed && !state.has_mail() {
             state.is_idle = true;
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -229,18 +231,18 @@ impl Inbox {
 
     /// Takes the aborts only.
     pub(super) fn take_aborts(&self, aborts: &mut Vec<RequestId>) {
-        self.lock().take_aborts(aborts);
+        self.state.lock().take_aborts(aborts);
     }
 
     /// Lets who sleeps look whether its sleep is over.
     pub(super) fn look_again(&self) {
-        let _state = self.lock();
+        let _state = self.state.lock();
         self.changed.notify_all();
     }
 
     /// Waits for an instant, or until the sleep is over before; gives when it was. `None` where the engine is closed before.
     pub(super) fn sleep_until(&self, deadline: Instant, is_over: impl Fn() -> bool) -> Option<Instant> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             if state.is_closed {
                 return None;
@@ -255,14 +257,10 @@ impl Inbox {
         }
     }
 
-    fn wake(&self, state: &mut MutexGuard<'_, InboxState>) {
+    fn wake(&self, state: &mut InboxState) {
         if std::mem::take(&mut state.is_idle) {
             self.changed.notify_all();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, InboxState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -95,7 +95,6 @@ pub(super) struct Engine {
     pub(super) reports: Vec<Arc<StepReports>>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) slowdown: Arc<Slowdown>,
-    /// Times of its steps at its start.
     times: StepTimes,
     /// Those of transfers, where there is a KV connector.
     transfer_times: Option<TransferTimes>,
@@ -236,7 +235,7 @@ impl Engine {
             let ReplicaFaults { faults, replica } = faults.clone();
             let faults = PublisherFaults { faults, replica, rank: number };
             let (sender, kv_events) = kv_events::start(&config, model, algorithm, faults)?;
-            stepping.publish_with(sender);
+            stepping.kv_events = Some(sender);
             self.kv_events.push(kv_events);
         }
         if let Some(config) = kv_transfer.map(|config| config.of_rank(number)) {

@@ -26,7 +26,6 @@ pub(in super::super) struct RecordedRun {
     _memory: MemoryReservation,
 }
 
-/// Times of a recorded response.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct RecordedTiming<'a> {
     /// Its deadlines.
@@ -38,7 +37,6 @@ pub(in super::super) struct RecordedTiming<'a> {
 }
 
 impl RecordedRun {
-    /// Tokens of the prompt of a choice.
     pub(in super::super) fn prompt_tokens(&self, choice: usize) -> u32 {
         self.prompt_tokens.get(choice).copied().unwrap_or(0)
     }

@@ -8,15 +8,17 @@
 use std::{
     cell::RefCell,
     future::poll_fn,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Poll, Waker},
 };
 
 use tokio::runtime::Handle;
 
+use crate::base::lock::Lock;
+
 /// The answers of one thread that are to be woken.
 #[derive(Debug, Default)]
-pub(super) struct Relay(Mutex<RelayWakers>);
+pub(super) struct Relay(Lock<RelayWakers>);
 
 #[derive(Debug, Default)]
 struct RelayWakers {
@@ -49,7 +51,7 @@ impl Relay {
     /// That of this thread, which begins with the first answer that waits here; `None` outside of a runtime.
     fn of_thread() -> Option<Arc<Self>> {
         OF_THREAD.with_borrow_mut(|known| {
-            if let Some(relay) = known.as_ref().filter(|relay| !relay.lock().is_over) {
+            if let Some(relay) = known.as_ref().filter(|relay| !relay.0.lock().is_over) {
                 return Some(Arc::clone(relay));
             }
             let handle = Handle::try_current().ok()?;
@@ -59,10 +61,6 @@ impl Relay {
             Some(relay)
         })
     }
-
-    fn lock(&self) -> MutexGuard<'_, RelayWakers> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Ends a relay when its task is dropped.
@@ -71,7 +69,7 @@ struct EndOnDrop(Arc<Relay>);
 impl Drop for EndOnDrop {
     fn drop(&mut self) {
         let left = {
-            let mut waiting = self.0.lock();
+            let mut waiting = self.0.0.lock();
             waiting.is_over = true;
             std::mem::take(&mut waiting.wakers)
         };
@@ -84,7 +82,7 @@ async fn pass_on(relay: EndOnDrop) {
     let mut woken = Vec::new();
     poll_fn(|context| {
         {
-            let mut waiting = relay.0.lock();
+            let mut waiting = relay.0.0.lock();
             std::mem::swap(&mut woken, &mut waiting.wakers);
             if !waiting.own.as_ref().is_some_and(|own| own.will_wake(context.waker())) {
                 waiting.own = Some(context.waker().clone());
@@ -120,7 +118,7 @@ impl WakeUps {
                 return true;
             }
             let own = {
-                let mut waiting = relay.lock();
+                let mut waiting = relay.0.lock();
                 let is_served = !waiting.is_over;
                 if is_served {
                     waiting.wakers.append(wakers);
@@ -142,7 +140,7 @@ mod tests {
     use super::*;
 
     /// A task that waits until it was woken so many times.
-    async fn woken(times: usize, sleepers: &Mutex<Vec<Sleeper>>, count: &AtomicUsize) {
+    async fn woken(times: usize, sleepers: &Lock<Vec<Sleeper>>, count: &AtomicUsize) {
         let mut seen = 0;
         poll_fn(|context| {
             if seen == times {
@@ -150,7 +148,7 @@ mod tests {
             }
             seen += 1;
             count.fetch_add(1, Relaxed);
-            sleepers.lock().unwrap().push(Sleeper::here(context.waker()));
+            sleepers.lock().push(Sleeper::here(context.waker()));
             Poll::Pending
         })
         .await;
@@ -158,12 +156,12 @@ mod tests {
 
     fn run(tasks: usize, times: usize) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let (sleepers, count) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
+        let (sleepers, count) = (Arc::new(Lock::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
         let (waiting, counted) = (Arc::clone(&sleepers), Arc::clone(&count));
         let engine = std::thread::spawn(move || {
             let mut wake_ups = WakeUps::default();
-            while counted.load(Relaxed) < tasks * times || !waiting.lock().unwrap().is_empty() {
-                waiting.lock().unwrap().drain(..).for_each(|sleeper| wake_ups.add(sleeper));
+            while counted.load(Relaxed) < tasks * times || !waiting.lock().is_empty() {
+                waiting.lock().drain(..).for_each(|sleeper| wake_ups.add(sleeper));
                 wake_ups.wake();
                 std::thread::yield_now();
             }

@@ -17,7 +17,6 @@ impl Stepping {
         end.into_iter().chain(self.connector.as_ref().and_then(KvConnector::deadline)).min()
     }
 
-    /// Notes the recorded times of a request that has reached the scheduler.
     pub(super) fn note_times(&mut self, id: RequestId, recorded: Option<Box<RecordedArrival>>) {
         let (Some(times), Some(recorded)) = (&mut self.recorded_timings, recorded) else { return };
         let RecordedArrival { arrived, times: of_request } = *recorded;

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -10,7 +10,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{inbox::Inbox, relay::Sleeper};
-use crate::engine::scheduler::RequestId;
+use crate::{base::lock::Lock, engine::scheduler::RequestId};
 
 /// Tokens of a choice, at the end of the step that computed them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(in super::super) struct Scheduled {
 
 /// Ends of steps that an answer has not taken yet.
 #[derive(Debug)]
-pub(super) struct EmissionQueue(Mutex<EmissionQueueState>);
+pub(super) struct EmissionQueue(Lock<EmissionQueueState>);
 
 #[derive(Debug)]
 struct EmissionQueueState {
@@ -54,12 +54,12 @@ impl EmissionQueue {
     pub(super) fn new(choices: usize) -> Self {
         let scheduled = vec![Scheduled::default(); choices];
         let (emissions, kept) = (VecDeque::new(), HashMap::new());
-        Self(Mutex::new(EmissionQueueState { emissions, scheduled, kept, sleeper: None, is_closed: false }))
+        Self(Lock::new(EmissionQueueState { emissions, scheduled, kept, sleeper: None, is_closed: false }))
     }
 
     /// Adds the token of a choice; who waits for it is to be woken.
     pub(super) fn push(&self, emission: Emission, scheduled: Scheduled) -> Option<Sleeper> {
-        let mut outgoing = self.lock();
+        let mut outgoing = self.0.lock();
         if let Some(known) = outgoing.scheduled.get_mut(usize::try_from(emission.choice).unwrap_or(usize::MAX)) {
             *known = scheduled;
         }
@@ -69,20 +69,16 @@ impl EmissionQueue {
 
     /// Notes where the blocks of a choice are kept, before its last token comes.
     pub(super) fn keep(&self, choice: u32, params: String) {
-        self.lock().kept.insert(choice, params.into());
+        self.0.lock().kept.insert(choice, params.into());
     }
 
     /// Ends it, and wakes who waits.
     pub(super) fn close(&self) {
-        let mut outgoing = self.lock();
+        let mut outgoing = self.0.lock();
         outgoing.is_closed = true;
         let sleeper = outgoing.sleeper.take();
         drop(outgoing);
         sleeper.into_iter().for_each(|sleeper| sleeper.waker.wake());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, EmissionQueueState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -107,7 +103,6 @@ pub(super) struct Submitted {
     pub(super) id: RequestId,
 }
 
-/// A choice of the answer.
 #[derive(Debug, Clone, Copy, Default)]
 struct RunningChoice {
     /// Its request; `None` once it has ended, and for a choice without tokens.
@@ -122,7 +117,6 @@ struct RunningChoice {
 /// End of a wait for the next step of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum NextEmission {
-    /// Tokens came.
     Token(Emission),
     /// Nothing more comes.
     Closed,
@@ -138,7 +132,6 @@ impl EngineRun {
         Self { emissions, inboxes, taken: VecDeque::new(), choices, live: 0, remote_cached: None }
     }
 
-    /// Notes the request of a choice.
     pub(super) fn submitted(&mut self, choice: u32, request: Submitted) {
         if let Some(choice) = self.choices.get_mut(usize::try_from(choice).unwrap_or(usize::MAX)) {
             choice.request = Some(request);
@@ -164,7 +157,7 @@ impl EngineRun {
     /// Polls for the next token of any choice.
     pub(in super::super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<NextEmission> {
         if self.taken.is_empty() {
-            let mut outgoing = self.emissions.lock();
+            let mut outgoing = self.emissions.0.lock();
             if outgoing.emissions.is_empty() {
                 if outgoing.is_closed {
                     return Poll::Ready(NextEmission::Closed);
@@ -194,12 +187,12 @@ impl EngineRun {
 
     /// What the engine knows of a choice since its first token.
     pub(in super::super) fn scheduled(&self, choice: usize) -> Scheduled {
-        self.emissions.lock().scheduled.get(choice).copied().unwrap_or_default()
+        self.emissions.0.lock().scheduled.get(choice).copied().unwrap_or_default()
     }
 
     /// Where the blocks of a choice are kept since its last token, as JSON.
     pub(in super::super) fn kept(&self, choice: usize) -> Option<Arc<str>> {
-        self.emissions.lock().kept.get(&u32::try_from(choice).ok()?).cloned()
+        self.emissions.0.lock().kept.get(&u32::try_from(choice).ok()?).cloned()
     }
 
     /// Ends a choice after so many tokens; where the engine would go on with it, or has had more, it is aborted.

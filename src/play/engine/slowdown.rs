@@ -2,35 +2,27 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use crate::engine::step_clock::{StepClock, StepTimes, StepWork, TransferTimes};
+use crate::{
+    base::lock::Lock,
+    engine::step_clock::{StepClock, StepTimes, StepWork, TransferTimes},
+};
 
-/// A factor of all steps, 1 at first, and whether the cache is exhausted.
-#[derive(Debug)]
-pub(in super::super) struct Slowdown {
-    factor: AtomicU64,
-    is_exhausted: AtomicBool,
-    /// Times that were set, with a number that counts how often.
-    times: Mutex<Option<StepTimes>>,
-    changes: AtomicU64,
-    /// Times of transfers that were set.
-    transfers: Mutex<Option<TransferTimes>>,
-}
-
-impl Default for Slowdown {
-    fn default() -> Self {
-        Self {
-            factor: AtomicU64::new(1.0_f64.to_bits()),
-            is_exhausted: AtomicBool::new(false),
-            times: Mutex::default(),
-            changes: AtomicU64::new(0),
-            transfers: Mutex::default(),
-        }
+base::with_defaults! {
+    /// A factor of all steps, 1 at first, and whether the cache is exhausted.
+    #[derive(Debug)]
+    pub(in super::super) struct Slowdown {
+        factor: AtomicU64 = AtomicU64::new(1.0_f64.to_bits()),
+        is_exhausted: AtomicBool,
+        /// Times that were set, with a number that counts how often.
+        times: Lock<Option<StepTimes>>,
+        changes: AtomicU64,
+        transfers: Lock<Option<TransferTimes>>,
     }
 }
 
@@ -40,25 +32,23 @@ impl Slowdown {
         self.factor.store(factor.to_bits(), Ordering::Relaxed);
     }
 
-    /// Sets how long steps take.
     pub(super) fn set_times(&self, times: StepTimes) {
-        *self.times.lock().unwrap_or_else(PoisonError::into_inner) = Some(times);
+        *self.times.lock() = Some(times);
         self.changes.fetch_add(1, Ordering::Release);
     }
 
     /// Times that were set.
     pub(super) fn times(&self) -> Option<StepTimes> {
-        self.times.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.times.lock().clone()
     }
 
     /// Sets how long the transfers take that begin from now on.
     pub(super) fn set_transfer_times(&self, times: TransferTimes) {
-        *self.transfers.lock().unwrap_or_else(PoisonError::into_inner) = Some(times);
+        *self.transfers.lock() = Some(times);
     }
 
-    /// Times of transfers that were set.
     pub(super) fn transfer_times(&self) -> Option<TransferTimes> {
-        *self.transfers.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.transfers.lock()
     }
 
     /// Sets whether the cache has no free block.
@@ -84,7 +74,6 @@ impl Slowdown {
 pub(super) struct PacedClock {
     pub(super) clock: StepClock,
     pub(super) slowdown: Arc<Slowdown>,
-    /// Changes of the times that the clock has.
     pub(super) changes: u64,
 }
 
@@ -104,7 +93,6 @@ impl PacedClock {
         self.slowdown.changes.load(Ordering::Acquire) != self.changes
     }
 
-    /// Draws the duration of the next step.
     pub(super) fn duration(&mut self, work: &StepWork) -> Duration {
         let changes = self.slowdown.changes.load(Ordering::Acquire);
         if changes != self.changes {

@@ -31,7 +31,6 @@ pub(in super::super) struct StepReport {
 }
 
 impl StepReports {
-    /// Adds a step.
     pub(super) fn add(&self, decisions: &Decisions) {
         let mut state = self.state.lock();
         state.steps += 1;

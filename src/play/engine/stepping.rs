@@ -48,13 +48,12 @@ pub(super) struct Stepping {
     pub(super) mail: Mail,
     /// Requests before their first step, in the order of their arrival.
     pub(super) delayed: VecDeque<Arrived>,
-    /// Blocks of the cache.
     blocks: u32,
     wake_ups: WakeUps,
     /// Pauses that wait for running requests.
     pub(super) pausing: Vec<Pausing>,
     /// Where events about the cache go.
-    kv_events: Option<EventSender>,
+    pub(super) kv_events: Option<EventSender>,
     /// The part of transfers between engines, where it has one.
     pub(super) connector: Option<KvConnector>,
     /// Recorded times, where requests have steps of their own.
@@ -77,7 +76,6 @@ pub(super) struct Given {
     generated: usize,
 }
 
-/// A request of the scheduler.
 #[derive(Debug)]
 pub(super) struct SteppedRequest {
     pub(super) emissions: Arc<EmissionQueue>,
@@ -127,11 +125,6 @@ impl Stepping {
             is_exhausted: false,
             zero: Instant::now(),
         })
-    }
-
-    /// Publishes the events of each step.
-    pub(super) fn publish_with(&mut self, kv_events: EventSender) {
-        self.kv_events = Some(kv_events);
     }
 
     /// Steps until the inbox is closed: all requests together, or each for itself by its recorded times.
@@ -317,9 +310,7 @@ impl Stepping {
     pub(super) fn slower(&self) -> f64 {
         self.clock.slower()
     }
-}
 
-impl Stepping {
     /// Answers those who asked for a snapshot.
     pub(super) fn report(&mut self) {
         if self.mail.requested.is_empty() {
@@ -352,7 +343,7 @@ impl Stepping {
     }
 
     /// Blocks in use, from the share of them that the scheduler shows.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a count of blocks
+    #[allow(clippy::cast_possible_truncation)] // a count of blocks
     fn blocks_in_use(&self, usage: f64) -> u64 {
         (usage * f64::from(self.blocks.saturating_sub(1))).round() as u64
     }

@@ -32,7 +32,6 @@ pub(in super::super) struct PlannedChoice<'a> {
     pub(in super::super) burst_ends: Vec<usize>,
 }
 
-/// Parameters of a request that the scheduler looks at.
 #[derive(Debug, Clone, Default)]
 pub(in super::super) struct RequestParameters {
     pub(in super::super) priority: i64,

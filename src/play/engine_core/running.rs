@@ -30,7 +30,6 @@ pub(super) struct OutputEnds {
     max_tokens: usize,
 }
 
-/// A request with an answer.
 #[derive(Debug)]
 pub(super) struct RunningRequest {
     id: String,
@@ -42,7 +41,6 @@ pub(super) struct RunningRequest {
     preemptions: u32,
 }
 
-/// Output of a request from its steps.
 #[derive(Debug)]
 pub(super) struct RequestOutput {
     pub(super) output: WireOutput,

@@ -35,10 +35,8 @@ use crate::{
 /// Requests of one front end at a time; more end with an error.
 const MOST_REQUESTS: usize = 65_536;
 
-/// Reason for the end of a session.
 #[derive(Debug)]
 pub(super) enum SessionEnd {
-    /// The engine ends.
     Stopped,
     /// The front end is gone, and why that is believed.
     Gone(String),
@@ -50,9 +48,14 @@ enum SessionEvent {
     /// Tokens, of a request that may have more.
     Tokens(Box<RequestInProgress>, Option<RequestOutput>),
     /// A request without an answer.
-    Refused { client: usize, id: String },
-    /// The answer to a call.
-    Called { client: usize, bytes: Vec<u8> },
+    Refused {
+        client: usize,
+        id: String,
+    },
+    Called {
+        client: usize,
+        bytes: Vec<u8>,
+    },
 }
 
 /// A request, and the client that waits for it.
@@ -62,7 +65,6 @@ struct RequestInProgress {
     running: RunningRequest,
 }
 
-/// The outputs of a step for one client.
 #[derive(Default)]
 struct ClientOutputs {
     outputs: Vec<WireOutput>,

@@ -20,7 +20,7 @@ impl InjectedFailures {
     ///
     /// # Errors
     /// A kind that is none.
-    pub fn lines(&self) -> Result<Vec<Fault>, String> {
+    pub(crate) fn lines(&self) -> Result<Vec<Fault>, String> {
         let all = FAILURE_TYPES.map(str::to_owned);
         let types = if self.types.is_empty() { all.as_slice() } else { self.types.as_slice() };
         if let Some(other) = types.iter().find(|name| !all.contains(name)) {

@@ -51,7 +51,7 @@ impl FaultLines {
     ///
     /// # Errors
     /// The first thing that is wrong, with its file and line.
-    pub fn read(path: &Path) -> Result<Self, FaultFileError> {
+    pub(crate) fn read(path: &Path) -> Result<Self, FaultFileError> {
         let mut lines = Self::default();
         FaultFileReading { lines: &mut lines, open: Vec::new(), files: 0 }.file(path, None)?;
         Ok(lines)

@@ -33,7 +33,6 @@ use crate::{
     },
 };
 
-/// Largest page of metrics.
 const LARGEST_PAGE: usize = 64 << 20;
 
 /// In the extensions of a response: the faults that were chosen for its request.
@@ -49,7 +48,6 @@ pub(in crate::play) struct FaultLayer {
     /// The served model's length and names, of which errors speak.
     pub(in crate::play) max_model_len: u32,
     pub(in crate::play) names: Arc<[String]>,
-    /// An error in the words of an endpoint.
     pub(in crate::play) refusal: fn(ApiError, Endpoint) -> Response,
     /// Number of the replica.
     pub(in crate::play) replica: u32,
@@ -98,10 +96,8 @@ struct ShownFaults {
     replied: RepliedFaults,
 }
 
-/// Outcomes of faults that are answers.
 type RepliedFaults = Arc<Lock<Vec<(Arc<Fault>, ReplyOutcome)>>>;
 
-/// Outcome of a fault that is an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReplyOutcome {
     Applied,
@@ -133,13 +129,11 @@ struct FaultedRequest {
     chosen: Vec<ChosenFault>,
     context: RefusalContext,
     refusal: fn(ApiError, Endpoint) -> Response,
-    /// The body of the request.
     requested: Bytes,
     replied: RepliedFaults,
     /// What it takes from quotas, and the headers that say what is left.
     tickets: Vec<QuotaTicket>,
     quota_headers: HeaderMap,
-    /// Where what is served is noted.
     served: Option<SharedResponse>,
 }
 
@@ -210,7 +204,6 @@ impl FaultedRequest {
         None
     }
 
-    /// Puts faults into a page of metrics.
     async fn with_page(&self, pages: &MetricsPages, response: Response) -> Response {
         let is_meant = |it: &ChosenFault| matches!(it.fault.kind, FaultKind::Metrics(_));
         if !self.chosen.iter().any(is_meant) {
@@ -224,7 +217,6 @@ impl FaultedRequest {
         Response::from_parts(parts, Body::from(page))
     }
 
-    /// The response of a refusal.
     fn refused(&self, fault: &RefusalFault) -> Response {
         let mut response = (self.refusal)(fault.error(&self.context), self.context.endpoint);
         response.headers_mut().extend(fault.headers());
@@ -392,7 +384,6 @@ impl FaultedRequest {
     }
 }
 
-/// Returns whether one of these faults concerns the answer of a record.
 fn concerning(chosen: Vec<ChosenFault>) -> ConcernsRecord {
     Arc::new(move |record| chosen.iter().any(|chosen| chosen.concerns_record(record)))
 }

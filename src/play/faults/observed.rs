@@ -61,7 +61,6 @@ pub enum ServedEnd {
 /// Reads the key of a request from its body; a request without a key is not kept.
 pub type ServedKey = fn(&[u8]) -> Option<String>;
 
-/// A response that is still served.
 pub(super) type SharedResponse = Arc<Lock<ServedResponse>>;
 
 /// Responses to the requests that have a key.
@@ -72,15 +71,12 @@ pub struct ServedLog {
 }
 
 impl ServedLog {
-    /// A log of the requests with a key.
-    #[must_use]
-    pub fn new(key: ServedKey) -> Self {
+    pub(crate) fn new(key: ServedKey) -> Self {
         Self { key, served: Lock::default() }
     }
 
     /// Takes what was served to requests of this key, in the order of their arrival, as it is now.
-    #[must_use]
-    pub fn take(&self, key: &str) -> Vec<ServedResponse> {
+    pub(crate) fn take(&self, key: &str) -> Vec<ServedResponse> {
         let taken = self.served.lock().remove(key).unwrap_or_default();
         taken.iter().map(|response| response.lock().clone()).collect()
     }
@@ -102,7 +98,6 @@ impl ServedLog {
     }
 }
 
-/// Notes the status of a response.
 pub(super) fn note_status(response: &SharedResponse, status: u16) {
     response.lock().status = status;
 }

@@ -62,7 +62,6 @@ impl MetricsPages {
         pages
     }
 
-    /// The pages for these faults.
     fn of(&self, set: &Arc<FaultSet>) -> MutexGuard<'_, KeptPages> {
         let mut kept = self.kept.lock();
         if kept.set.as_ptr() != Arc::as_ptr(set) {

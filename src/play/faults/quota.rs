@@ -23,7 +23,6 @@ const LARGEST: usize = 64 << 20;
 #[derive(Debug, Clone, Copy)]
 pub(in crate::play) struct PromptTokens(pub(in crate::play) u32);
 
-/// A body whose tokens are counted.
 pub(super) struct MeteredBody {
     inner: Body,
     /// `None` where the body is no stream of events.

@@ -35,7 +35,6 @@ pub struct ServerFaults {
     of_records: Lock<Vec<Fault>>,
     /// Those of the cassettes that sessions have of their own, which only their requests get.
     of_sessions: Lock<HashMap<String, Vec<Fault>>>,
-    /// Those of a script.
     scripted: OnceLock<Vec<Fault>>,
     /// What can be of requests, once it serves.
     served: OnceLock<ServedNames>,
@@ -77,14 +76,12 @@ impl ServerFaults {
     }
 
     /// Notes in a log what is served, with or without faults, and no longer prints each fault.
-    #[must_use]
-    pub fn observed(mut self, log: Arc<ServedLog>) -> Self {
+    pub(crate) fn observed(mut self, log: Arc<ServedLog>) -> Self {
         self.log = Some(log);
         self.is_active = AtomicBool::new(true);
         self
     }
 
-    /// The log of what is served.
     pub(super) fn log(&self) -> Option<&Arc<ServedLog>> {
         self.log.as_ref()
     }
@@ -108,7 +105,6 @@ impl ServerFaults {
         self.changes.send_replace(());
     }
 
-    /// The failures.
     pub(in crate::play) fn failures(&self) -> InjectedFailures {
         self.failures.lock().0.clone()
     }
@@ -117,7 +113,7 @@ impl ServerFaults {
     ///
     /// # Errors
     /// A type of failure that is none; nothing changes then.
-    pub fn fail(&self, failures: InjectedFailures) -> Result<(), String> {
+    pub(crate) fn fail(&self, failures: InjectedFailures) -> Result<(), String> {
         let new = failures.lines()?;
         *self.failures.lock() = (failures, new);
         let lines = self.lines.lock().clone();
@@ -152,7 +148,7 @@ impl ServerFaults {
     }
 
     /// Replaces the faults by what files have now. Those of the script stay after them, and all times start again.
-    pub fn reload(&self, lines: FaultLines) {
+    pub(crate) fn reload(&self, lines: FaultLines) {
         let FaultLines { mut faults, seed } = lines;
         faults.extend(self.scripted.get().into_iter().flatten().cloned());
         self.replace(FaultLines { faults, seed });
@@ -172,8 +168,7 @@ impl ServerFaults {
     }
 
     /// Notifies of each replacement.
-    #[must_use]
-    pub fn changes(&self) -> watch::Receiver<()> {
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
 

@@ -307,9 +307,7 @@ impl Replica {
             }
         }
     }
-}
 
-impl Replica {
     /// Is the engine core of a front end while it is to be there; after it was dead it is another one.
     async fn live_behind(
         self,

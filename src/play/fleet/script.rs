@@ -29,7 +29,6 @@ pub(super) struct ScriptEvent {
     pub(super) change: ReplicaChange,
 }
 
-/// Change of a replica.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum ReplicaChange {
     /// Connections are cut, and the port refuses new ones.
@@ -88,8 +87,7 @@ impl FleetScript {
     }
 
     /// The same as faults of whole servers.
-    #[must_use]
-    pub fn faults(&self) -> Vec<Fault> {
+    pub(crate) fn faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
         for (place, ScriptEvent { at, replica, change }) in self.events.iter().enumerate() {
             let ends = |other: &&ScriptEvent| {

@@ -66,7 +66,6 @@ impl Middleware for Share {
 }
 
 impl Cors {
-    /// The answer to a preflight, if the request is one.
     fn preflight(&self, request: &Request, origin: &HeaderValue) -> Option<Response> {
         let sent = request.headers();
         let method =

@@ -21,7 +21,6 @@ fn route<'a>(path: &'a str, root: &str) -> &'a str {
 #[derive(Debug, Clone)]
 pub(in crate::play) struct SentPath(pub(in crate::play) String);
 
-/// Gives the request the path of its route.
 pub(super) fn rewrite<B>(mut request: Request<B>, root: &str) -> Request<B> {
     let is_same = route(&percent_decoded(request.uri().path()), root) == request.uri().path();
     if is_same {

@@ -31,7 +31,6 @@ pub(in crate::play) struct ShownText {
 pub(in crate::play) struct BegunAnswer {
     /// Its tokens.
     pub(in crate::play) ids: Vec<u32>,
-    /// The text, with all of them taken.
     pub(in crate::play) shown: ShownText,
     /// Bytes of the text to come that were delivered too.
     pub(in crate::play) skipped: usize,

@@ -95,7 +95,6 @@ pub(in crate::play) struct OutputLimits {
     pub(in crate::play) interval: u32,
 }
 
-/// A choice on its way.
 #[derive(Debug)]
 pub(in crate::play) struct OpenChoice {
     script: ChoiceScript,

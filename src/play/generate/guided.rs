@@ -37,7 +37,6 @@ pub(in crate::play) struct GuidedRules {
 }
 
 impl GuidedRules {
-    /// Time that is left for its texts.
     fn time_left(&self) -> Duration {
         LONGEST.saturating_sub(Duration::from_micros(self.taken.load(Relaxed)))
     }

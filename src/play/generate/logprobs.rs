@@ -140,7 +140,6 @@ fn hash(one: u64, other: u64) -> u64 {
     xxh3_64_with_seed(&other.to_le_bytes(), one)
 }
 
-#[allow(clippy::cast_precision_loss)] // a few thousand steps
 fn part(steps: u64, of: u64) -> f32 {
     steps as f32 / of as f32
 }
@@ -165,7 +164,6 @@ impl RankDistribution {
         Self { hash, rank, share: 0.35 + 0.6 * part((hash >> 8) % 4096, 4096) }
     }
 
-    #[allow(clippy::cast_precision_loss)] // ranks up to 20
     fn logprob(&self, rank: u32) -> f32 {
         self.share.ln() + (rank - 1) as f32 * (1.0 - self.share).ln()
     }

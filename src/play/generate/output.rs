@@ -44,7 +44,6 @@ pub(in crate::play) struct OutputText {
 /// A stop string that was found.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::play) struct Stopped {
-    /// The stop string.
     pub(in crate::play) by: String,
     /// Tokens of this step up to the one that completed it.
     pub(in crate::play) kept: usize,

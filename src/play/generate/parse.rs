@@ -96,7 +96,6 @@ impl ParsedBy {
         self.parsing.formats.tools.map_or(ids, |format| ids.of(format))
     }
 
-    /// The parts of a whole text.
     pub(in crate::play) fn parts(&self, text: &str) -> parsers::ParsedMessage {
         let parts = whole(&self.parsing, &self.parsers.vocabulary, text);
         parsers::ParsedMessage { reasoning: parts.reasoning.filter(|_| self.sends_reasoning), ..parts }
@@ -169,7 +168,6 @@ fn functions(chat: &ChatPrompt) -> Arc<[Function]> {
     chat.tools.iter().flatten().filter_map(function).collect()
 }
 
-/// The parser of one choice.
 #[derive(Debug)]
 pub(in crate::play) struct SequenceParser {
     by: ParsedBy,

@@ -9,13 +9,11 @@ use std::{collections::VecDeque, sync::Arc};
 /// No node, and no string.
 const NONE: u32 = u32::MAX;
 
-/// The stop strings of a request.
 #[derive(Debug, Default)]
 pub(in crate::play) struct StopStrings {
     strings: Vec<Arc<str>>,
     /// The first one is the root.
     nodes: Vec<StopNode>,
-    /// Characters of the longest string.
     pub(in crate::play) longest: usize,
 }
 

@@ -212,7 +212,7 @@ fn size(count: u32) -> usize {
 }
 
 /// A share of so many tokens.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)] // counts of tokens
+#[allow(clippy::cast_possible_truncation)] // counts of tokens
 fn part(count: usize, share: f64) -> usize {
     (count as f64 * share).round() as usize
 }

@@ -11,7 +11,7 @@ mod view;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
@@ -19,6 +19,7 @@ use std::{
 use serde_json::Value;
 
 use crate::{
+    base::lock::Lock,
     play::load::{
         recordings::ServedResponses,
         samples::{self, Samples},
@@ -38,16 +39,15 @@ const MOST_SESSIONS: usize = 10_000;
 /// Shares of a prompt's blocks by which matches are counted: below so many hundredths.
 const SHARES: [(u64, &str); 4] = [(25, "under 25%"), (50, "25% to 50%"), (75, "50% to 75%"), (100, "75% and more")];
 
-/// The sessions of a trace.
 #[derive(Debug)]
 pub(in crate::play) struct TraceLedger {
     default: Arc<TraceSession>,
     named: RwLock<BTreeMap<String, Arc<TraceSession>>>,
     most: usize,
     /// Counts of sessions that were reset or ended.
-    past: Mutex<SessionTotals>,
+    past: Lock<SessionTotals>,
     /// What failed in them.
-    earlier: Mutex<EarlierReports>,
+    earlier: Lock<EarlierReports>,
 }
 
 /// One session, which can be reset.
@@ -57,12 +57,10 @@ pub(in crate::play) struct TraceSession {
     session: RwLock<SessionConsumption>,
 }
 
-/// There are as many sessions as there may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("there are {0} sessions, which is the most; end one with DELETE /vcr/sessions/NAME")]
 pub(in crate::play) struct TooManySessions(usize);
 
-/// The consumption of one session, and its counts.
 #[derive(Debug)]
 pub(in crate::play) struct SessionConsumption {
     pub(in crate::play) consumption: Consumption,
@@ -70,7 +68,7 @@ pub(in crate::play) struct SessionConsumption {
     /// Which answers were made up for prompts without a record.
     pub(in crate::play) samples: Samples,
     counts: SessionCounters,
-    misses: Mutex<KeptMisses>,
+    misses: Lock<KeptMisses>,
 }
 
 #[derive(Debug, Default)]
@@ -125,8 +123,8 @@ impl TraceLedger {
             default: Arc::new(TraceSession::new(None, matcher)),
             named: RwLock::default(),
             most,
-            past: Mutex::default(),
-            earlier: Mutex::default(),
+            past: Lock::default(),
+            earlier: Lock::default(),
         }
     }
 
@@ -146,21 +144,20 @@ impl TraceLedger {
         self.all().into_iter().filter(|(name, _)| session.is_none_or(|session| session == name)).collect()
     }
 
-    /// Resets a session.
     fn reset(&self, slot: &TraceSession, matcher: &Matcher) {
         let fresh = SessionConsumption::new(slot.name(), matcher);
         let before = std::mem::replace(&mut *slot.session.write().unwrap_or_else(PoisonError::into_inner), fresh);
         let totals = before.totals();
-        self.past.lock().unwrap_or_else(PoisonError::into_inner).add(&totals);
+        self.past.lock().add(&totals);
         let SessionTotals { prompts: requests, again, missed: misses, .. } = totals;
         let report = SessionReport { requests, again, misses, ..SessionReport::default() };
         let name = slot.name().unwrap_or(DEFAULT_SESSION);
-        self.earlier.lock().unwrap_or_else(PoisonError::into_inner).keep(name, report);
+        self.earlier.lock().keep(name, report);
     }
 
     /// The counts of everything that was asked so far.
     pub(in crate::play) fn totals(&self) -> SessionTotals {
-        let mut totals = self.past.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut totals = self.past.lock().clone();
         self.all().iter().for_each(|(_, slot)| slot.with(|session| totals.add(&session.totals())));
         totals
     }
@@ -211,7 +208,7 @@ impl SessionConsumption {
             responses: ServedResponses::default(),
             samples: name.map_or_else(Samples::default, |_| Samples::within(samples::SESSION_BYTES)),
             counts: SessionCounters::default(),
-            misses: Mutex::default(),
+            misses: Lock::default(),
         }
     }
 
@@ -229,7 +226,6 @@ impl SessionConsumption {
         self.consumption.times(record) + self.responses.times(record)
     }
 
-    /// Counts the outcome of a prompt.
     pub(in crate::play) fn count(&self, outcome: &Result<RecordSelection, PromptMiss>) {
         let counts = &self.counts;
         counts.prompts.fetch_add(1, Relaxed);
@@ -242,10 +238,10 @@ impl SessionConsumption {
 
     /// Keeps a miss, unless enough are kept.
     pub(in crate::play) fn keep_miss(&self, explain: impl FnOnce() -> Value) {
-        let has_room = || self.misses.lock().unwrap_or_else(PoisonError::into_inner).has_room();
+        let has_room = || self.misses.lock().has_room();
         if has_room() {
             let miss = explain();
-            self.misses.lock().unwrap_or_else(PoisonError::into_inner).keep(miss);
+            self.misses.lock().keep(miss);
         }
     }
 }

@@ -26,7 +26,6 @@ use crate::{
 /// Bytes of an adapter's name and of its path: the name is in `/metrics` and KV events.
 const MOST_NAME: usize = 4096;
 
-/// The adapters of a server.
 #[derive(Debug)]
 pub(in crate::play) struct Adapters {
     is_enabled: bool,
@@ -42,7 +41,6 @@ struct LoadedAdapters {
     ids: u32,
 }
 
-/// A loaded adapter.
 #[derive(Debug, Clone)]
 pub(in crate::play) struct Adapter {
     pub(in crate::play) lora: Arc<LoraRequest>,
@@ -77,7 +75,6 @@ impl Adapters {
         Ok(adapters)
     }
 
-    /// The adapter of a name that a request gives.
     pub(in crate::play) fn find(&self, name: &str) -> Option<Adapter> {
         let loaded = self.loaded();
         loaded.adapters.get(loaded.position(name)?).cloned()

@@ -27,7 +27,6 @@ use crate::{
 pub(in crate::play) struct Model {
     /// At least one.
     pub(in crate::play) names: Vec<String>,
-    /// Those of which there are records.
     pub(in crate::play) recorded: Vec<String>,
     /// A Hub id or a directory.
     pub(in crate::play) root: String,
@@ -123,17 +122,14 @@ fn template_of(given: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate, PlayE
     Ok(tokenizer.other_chat_template(&source)?)
 }
 
-/// The parsers of a server.
 #[derive(Debug)]
 pub(in crate::play) struct Parsers {
     pub(in crate::play) formats: Formats,
     pub(in crate::play) vocabulary: Vocabulary,
-    /// Runs of the tools' parser.
     pub(in crate::play) tool_calls: ToolParserCalls,
 }
 
 impl Parsers {
-    /// The parsers of these formats, for text of this tokenizer.
     pub(in crate::play) fn new(formats: Formats, tokenizer: &Tokenizer) -> Self {
         let vocabulary = Vocabulary::of(tokenizer, formats);
         Self { formats, vocabulary, tool_calls: ToolParserCalls::default() }

@@ -1,11 +1,9 @@
 //! What a trace holds of responses that no token ids stand for, and of errors, by the keys of their requests.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::{HashMap, HashSet};
 
 use crate::{
+    base::lock::Lock,
     recording::trace::{RecordRef, Store},
     replay::matching::{Keys, OnExhausted},
 };
@@ -32,12 +30,12 @@ struct ServableRecord {
 
 /// Number of times that each response was served in one session.
 #[derive(Debug, Default)]
-pub(in crate::play) struct ServedResponses(Mutex<HashMap<usize, u64>>);
+pub(in crate::play) struct ServedResponses(Lock<HashMap<usize, u64>>);
 
 impl ServedResponses {
     /// Notes that a record was served not so often after all.
     pub(in crate::play) fn give_back(&self, record: usize, further: &[usize]) {
-        let mut served = self.lock();
+        let mut served = self.0.lock();
         for record in std::iter::once(record).chain(further.iter().copied()) {
             if let Some(times) = served.get_mut(&record) {
                 *times -= 1;
@@ -48,18 +46,13 @@ impl ServedResponses {
         }
     }
 
-    /// Counts the times that a record was served.
     pub(in crate::play) fn times(&self, record: usize) -> u64 {
-        self.lock().get(&record).copied().unwrap_or(0)
+        self.0.lock().get(&record).copied().unwrap_or(0)
     }
 
     /// Counts the records that were served at least once.
     pub(in crate::play) fn consumed(&self) -> usize {
-        self.lock().len()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<usize, u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().len()
     }
 }
 
@@ -107,7 +100,6 @@ impl Recordings {
         self.all.sort_unstable();
     }
 
-    /// The first record with a response.
     pub(in crate::play) fn first(&self) -> Option<usize> {
         self.all.iter().map(|record| *record as usize).find(|record| !self.response_of.contains_key(record))
     }
@@ -128,14 +120,13 @@ impl Recordings {
         self.response_of.get(&record).copied().unwrap_or(record)
     }
 
-    /// The further records of a response.
     pub(in crate::play) fn further(&self, record: usize) -> &[usize] {
         self.further.get(&record).map_or(&[], Vec::as_slice)
     }
 
     /// Notes that a response was served. True when it was served before.
     pub(in crate::play) fn take(&self, served: &ServedResponses, record: usize) -> bool {
-        self.take_of(&mut served.lock(), record)
+        self.take_of(&mut served.0.lock(), record)
     }
 
     fn take_of(&self, served: &mut HashMap<usize, u64>, record: usize) -> bool {
@@ -169,7 +160,7 @@ impl Recordings {
         };
         let (alike, others): (Vec<&ServableRecord>, Vec<&ServableRecord>) =
             same.iter().partition(|recording| recording.stream == wants_stream);
-        let mut served = served.lock();
+        let mut served = served.0.lock();
         let fresh = alike.iter().chain(&others).find(|recording| !served.contains_key(&recording.record));
         let record = fresh.map(|recording| recording.record).or_else(|| {
             let choices = if alike.is_empty() { &others } else { &alike };

@@ -1,13 +1,10 @@
 //! Which sample of a prompt's answers a request gets: the first time the first one, then the next.
 
-use std::{
-    hash::BuildHasherDefault,
-    sync::{Mutex, PoisonError},
-};
+use std::hash::BuildHasherDefault;
 
 use xxhash_rust::xxh3::Xxh3Default;
 
-use crate::base::bounded_cache::BoundedCache;
+use crate::{base::bounded_cache::BoundedCache, base::lock::Lock};
 
 /// Maximum bytes that counters take; the counters of prompts that were not sent for long begin at zero again.
 const BYTES: usize = 1 << 20;
@@ -18,7 +15,7 @@ const ENTRY: usize = 40;
 
 /// Number of times that each prompt came, by its hash.
 #[derive(Debug)]
-pub(in crate::play) struct Samples(Mutex<BoundedCache<u64, u32, BuildHasherDefault<Xxh3Default>>>);
+pub(in crate::play) struct Samples(Lock<BoundedCache<u64, u32, BuildHasherDefault<Xxh3Default>>>);
 
 impl Default for Samples {
     fn default() -> Self {
@@ -29,12 +26,12 @@ impl Default for Samples {
 impl Samples {
     /// Counters of at most so many bytes.
     pub(in crate::play) fn within(bytes: usize) -> Self {
-        Self(Mutex::new(BoundedCache::new(bytes, ENTRY)))
+        Self(Lock::new(BoundedCache::new(bytes, ENTRY)))
     }
 
     /// Counts a prompt; how often it was counted before.
     pub(in crate::play) fn next(&self, prompt: u64) -> u32 {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.0.lock();
         let count = counts.get(&prompt).copied().unwrap_or(0);
         counts.insert(prompt, count.wrapping_add(1), ENTRY);
         count
@@ -52,7 +49,7 @@ mod tests {
         for prompt in 0..100_000 {
             samples.next(prompt);
         }
-        assert!(samples.0.lock().unwrap().size() <= BYTES);
+        assert!(samples.0.lock().size() <= BYTES);
         assert_eq!(samples.next(99_999), 1);
     }
 }

@@ -14,7 +14,6 @@ use crate::{
 /// Recorded streams, ready to be found.
 #[derive(Debug)]
 pub(in crate::play) struct LoadedTrace {
-    /// Name of the trace in messages.
     pub(in crate::play) name: String,
     /// In replay order.
     pub(in crate::play) records: Store,

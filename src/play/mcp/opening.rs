@@ -25,7 +25,6 @@ const OPEN_WITHIN: Duration = Duration::from_secs(60);
 /// Bytes of the answer to an `initialize` at most.
 const MOST_BYTES: usize = 4 << 20;
 
-/// The header with the revision of the protocol.
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
 /// Id of the `initialize` of our own.

@@ -61,7 +61,6 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub struct McpService {
     player: Arc<CassettePlayer>,
-    /// The open streams.
     streams: Arc<Streams>,
     /// The real servers, where requests may go there.
     upstreams: Option<Arc<RealServers>>,
@@ -80,11 +79,7 @@ pub struct McpAccess {
 }
 
 impl McpService {
-    /// Serves the MCP servers of a player.
-    ///
-    /// # Errors
-    /// When the recorder of what goes to the real servers cannot be started.
-    pub fn start(player: &Arc<CassettePlayer>, access: McpAccess) -> Result<Self, CassetteError> {
+    pub(crate) fn start(player: &Arc<CassettePlayer>, access: McpAccess) -> Result<Self, CassetteError> {
         let upstreams = RealServers::start(player)?.map(Arc::new);
         Ok(Self { player: Arc::clone(player), streams: Arc::default(), upstreams, access })
     }
@@ -104,13 +99,12 @@ impl McpService {
     }
 
     /// Ends all streams, which would go on until their clients leave.
-    pub fn end_streams(&self) {
+    pub(crate) fn end_streams(&self) {
         self.streams.end();
     }
 
     /// Ends the recording of real servers; blocks until their records are handed over. `None` where there are none.
-    #[must_use]
-    pub fn finish(&self) -> Option<McpRecorded> {
+    pub(crate) fn finish(&self) -> Option<McpRecorded> {
         self.upstreams.as_ref()?.finish()
     }
 }
@@ -187,9 +181,7 @@ impl McpService {
         }
         ControlFlow::Break(response)
     }
-}
 
-impl McpService {
     /// The real servers, where all messages to the one of this name go there.
     fn upstreams(&self, name: &str) -> Option<&Arc<RealServers>> {
         self.upstreams.as_ref().filter(|upstreams| upstreams.passes_all(name))

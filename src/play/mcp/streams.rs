@@ -5,7 +5,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
@@ -18,7 +18,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::replay::mcp::StreamMessage;
+use crate::{base::lock::Lock, replay::mcp::StreamMessage};
 
 /// Bytes that wait on one stream, beside a message that is larger than that.
 const MOST_WAITING: usize = 8 << 20;
@@ -28,12 +28,12 @@ pub(super) struct Streams {
     began: Instant,
     next: AtomicU64,
     /// `None` once the server ends.
-    open: Mutex<Option<HashMap<u64, Open>>>,
+    open: Lock<Option<HashMap<u64, Open>>>,
 }
 
 impl Default for Streams {
     fn default() -> Self {
-        Self { began: Instant::now(), next: AtomicU64::new(0), open: Mutex::new(Some(HashMap::new())) }
+        Self { began: Instant::now(), next: AtomicU64::new(0), open: Lock::new(Some(HashMap::new())) }
     }
 }
 
@@ -77,7 +77,7 @@ impl Streams {
         let number = self.next.fetch_add(1, Relaxed);
         let (send, receive) = unbounded_channel();
         let waiting: Arc<AtomicUsize> = Arc::default();
-        if let Some(open) = self.lock().as_mut() {
+        if let Some(open) = self.open.lock().as_mut() {
             open.insert(number, Open { send, waiting: Arc::clone(&waiting) });
         }
         Incoming { number, receive, waiting, streams: Arc::clone(self) }
@@ -105,11 +105,11 @@ impl Streams {
 
     /// Ends all streams, and those that are opened later.
     pub(super) fn end(&self) {
-        drop(self.lock().take());
+        drop(self.open.lock().take());
     }
 
     fn send(&self, stream: u64, frame: Bytes) {
-        let mut open = self.lock();
+        let mut open = self.open.lock();
         let Some(to) = open.as_ref().and_then(|open| open.get(&stream)) else { return };
         let waiting = to.waiting.fetch_add(frame.len(), Relaxed);
         let is_full = waiting > 0 && waiting + frame.len() > MOST_WAITING;
@@ -119,11 +119,7 @@ impl Streams {
     }
 
     fn close(&self, stream: u64) {
-        self.lock().as_mut().map(|open| open.remove(&stream));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<HashMap<u64, Open>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock().as_mut().map(|open| open.remove(&stream));
     }
 }
 

@@ -7,11 +7,7 @@
 //!
 //! See docs/decisions/0092-novel-calls-go-to-the-real-server.md.
 
-use std::{
-    collections::HashMap,
-    hash::RandomState,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, hash::RandomState, sync::Arc};
 
 use axum::{body::Body, response::Response};
 use bytes::Bytes;
@@ -22,7 +18,7 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use super::opening::{Failed, Opened, open};
 use crate::{
-    base::bounded_cache::BoundedCache,
+    base::{bounded_cache::BoundedCache, lock::Lock},
     net::server::{ResponseBody, receive_whole},
     net::upstream::{BodyObserver, NamedEndpoint, NamedUpstream, Observed, UpstreamError, remove},
     recording::cassette::CassetteError,
@@ -62,20 +58,17 @@ pub(super) struct RealServers {
 pub(super) struct RealServer {
     place: usize,
     reached: Reached,
-    slots: Mutex<RealSessions>,
+    slots: Lock<RealSessions>,
 }
 
-/// Transport to a real server.
 #[derive(Debug)]
 enum Reached {
     Called(Box<NamedUpstream<Full<Bytes>>>),
-    /// By this process, which starts it.
     Started(Arc<dyn StartedServer>),
 }
 
 pub(super) struct RealRequest<'a> {
     pub(super) server: &'a str,
-    /// The session of the account.
     pub(super) session: &'a str,
     /// Method and headers, as the client sent them.
     pub(super) parts: &'a Parts,
@@ -84,16 +77,13 @@ pub(super) struct RealRequest<'a> {
 
 impl RealServers {
     /// The servers of a player; `None` where there are none.
-    ///
-    /// # Errors
-    /// When the recorder cannot be started.
     pub(super) fn start(player: &Arc<CassettePlayer>) -> Result<Option<Self>, CassetteError> {
         let called = |endpoint: &_| {
             Reached::Called(Box::new(NamedUpstream::new(NamedEndpoint::clone(endpoint), player.reach())))
         };
         let called = player.mcp_upstreams().iter().map(called);
         let started = player.mcp_started().iter().map(|server| Reached::Started(Arc::clone(server)));
-        let slots = || Mutex::new(BoundedCache::new(MOST_SESSIONS, 1));
+        let slots = || Lock::new(BoundedCache::new(MOST_SESSIONS, 1));
         let server = |(place, reached)| RealServer { place, reached, slots: slots() };
         let servers: Vec<RealServer> = called.chain(started).enumerate().map(server).collect();
         if servers.is_empty() {
@@ -207,7 +197,6 @@ impl RealServers {
         }
     }
 
-    /// Ends the session at the real server, if there is one.
     pub(super) fn end(self: &Arc<Self>, (server, session): (&str, &str), place: SessionKey, parts: &Parts) {
         let Some(RealServer { place: at, .. }) = self.server(server) else { return };
         let (upstreams, session, parts, at) = (Arc::clone(self), session.to_owned(), parts.clone(), *at);
@@ -296,7 +285,7 @@ impl RealServer {
     }
 
     fn slot(&self, place: &SessionKey) -> Arc<AsyncMutex<Opened>> {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.slots.lock();
         if let Some(slot) = slots.get(place) {
             return Arc::clone(slot);
         }

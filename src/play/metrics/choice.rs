@@ -17,7 +17,6 @@ use super::{
 };
 use crate::{api::RequestTimes, play::engine::Scheduled, replay::delivery::AbortedBy};
 
-/// The choices of one request and prompt.
 #[derive(Debug)]
 pub(in super::super) struct RequestMetrics {
     engine: Arc<EngineMetrics>,
@@ -127,12 +126,10 @@ impl ChoiceMetrics {
         self.first.is_some()
     }
 
-    /// The deadline at an instant.
     pub(in super::super) fn due(&self, at: Instant) -> Duration {
         at - self.request.arrived
     }
 
-    /// The instant of a deadline.
     pub(in super::super) fn at(&self, due: Duration) -> Instant {
         self.request.arrived + due
     }

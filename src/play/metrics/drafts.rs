@@ -39,7 +39,6 @@ impl DraftCounts {
         Self { by_place, ..Self::default() }
     }
 
-    /// Counts the draft tokens of a step.
     pub(super) fn step(&self, stats: &SpecDecodingStats) {
         if stats.num_drafts == 0 {
             return;

@@ -65,7 +65,6 @@ pub(super) struct EngineMetrics {
     pub(super) prefill: Histogram,
     pub(super) decode: Histogram,
     pub(super) step_tokens: Histogram,
-    /// The steps that are counted there.
     pub(super) steps: EngineSteps,
     pub(super) request_prompt: Histogram,
     pub(super) request_generation: Histogram,
@@ -186,7 +185,6 @@ pub(super) const QUEUES: [MetricFamily<EngineMetrics>; 6] = [
     ),
 ];
 
-/// Families of what an engine has done.
 pub(super) const TOKENS: [MetricFamily<EngineMetrics>; 15] = [
     gauge_by(
         "vllm:engine_sleep_state",
@@ -259,7 +257,6 @@ pub(super) const REJECTIONS: [MetricFamily<EngineMetrics>; 1] = [counter_by(
     |e| labelled([("max_num_queued_reqs", read(&e.rejected)), ("max_num_queued_tokens", 0.0)]),
 )];
 
-/// Families of requests that have ended.
 pub(super) const REQUESTS: [MetricFamily<EngineMetrics>; 16] = [
     histogram("vllm:request_prompt_tokens", "Number of prefill tokens processed.", |e| &e.request_prompt),
     histogram("vllm:request_generation_tokens", "Number of generation tokens processed.", |e| &e.request_generation),

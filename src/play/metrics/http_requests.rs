@@ -33,7 +33,6 @@ const COARSE: [f64; 3] = [0.1, 0.5, 1.0];
 /// The name under which requests are counted that nothing serves.
 pub(super) const NONE: &str = "none";
 
-/// Paths with an id in them.
 const WITH_IDS: [&str; 2] = ["/v1/responses/{response_id}", "/v1/responses/{response_id}/cancel"];
 
 /// The name under which requests of an endpoint are counted; `None` for those that are not.
@@ -63,15 +62,17 @@ pub(super) struct HttpRequest {
     pub(super) took: Duration,
 }
 
-/// All that were answered.
-#[derive(Debug)]
-pub(super) struct HttpRequests {
-    pub(super) load: AtomicU64,
-    fine: Histogram,
-    requests: Series<3, AtomicU64>,
-    request_bytes: Series<1, Bytes>,
-    response_bytes: Series<1, Bytes>,
-    took: Series<2, Histogram>,
+base::with_defaults! {
+    /// All that were answered.
+    #[derive(Debug)]
+    pub(super) struct HttpRequests {
+        pub(super) load: AtomicU64,
+        fine: Histogram = Histogram::seconds(&FINE),
+        requests: Series<3, AtomicU64> = Series::of(["handler", "method", "status"]),
+        request_bytes: Series<1, Bytes> = Series::of(["handler"]),
+        response_bytes: Series<1, Bytes> = Series::of(["handler"]),
+        took: Series<2, Histogram> = Series::of(["handler", "method"]),
+    }
 }
 
 #[derive(Debug, Default)]
@@ -98,19 +99,6 @@ const FINE_TIMES: [MetricFamily<HttpRequests>; 1] = [histogram(
     "Latency with many buckets but no API specific labels. Made for more accurate percentile calculations. ",
     |requests| &requests.fine,
 )];
-
-impl Default for HttpRequests {
-    fn default() -> Self {
-        Self {
-            load: AtomicU64::new(0),
-            fine: Histogram::seconds(&FINE),
-            requests: Series::of(["handler", "method", "status"]),
-            request_bytes: Series::of(["handler"]),
-            response_bytes: Series::of(["handler"]),
-            took: Series::of(["handler", "method"]),
-        }
-    }
-}
 
 impl HttpRequests {
     pub(super) fn record(&self, request: &HttpRequest) {

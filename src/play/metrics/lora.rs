@@ -3,10 +3,10 @@
 //! As in vLLM 0.32.0 an adapter is there from the first token of a request until the end of its last one, under both labels, and
 //! each combination of labels keeps the time of the last step that had it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::Metrics;
-use crate::{base::stats::exposition::Exposition, engine::kv_cache::LoraRequest};
+use crate::{base::lock::Lock, base::stats::exposition::Exposition, engine::kv_cache::LoraRequest};
 
 const NAME: &str = "vllm:lora_requests_info";
 
@@ -17,7 +17,7 @@ const MOST: usize = 1000;
 #[derive(Debug)]
 pub(super) struct LoraRequestsInfo {
     max_loras: usize,
-    state: Mutex<LoraState>,
+    state: Lock<LoraState>,
 }
 
 #[derive(Debug, Default)]
@@ -45,12 +45,12 @@ impl LoraState {
 
 impl LoraRequestsInfo {
     pub(super) fn new(max_loras: usize) -> Arc<Self> {
-        Arc::new(Self { max_loras, state: Mutex::new(LoraState { is_changed: true, ..LoraState::default() }) })
+        Arc::new(Self { max_loras, state: Lock::new(LoraState { is_changed: true, ..LoraState::default() }) })
     }
 
     /// Notes the end of a step at a time in seconds since 1970.
     pub(super) fn step(&self, now: f64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if std::mem::take(&mut state.is_changed) {
             let names: Vec<&str> = state.running.iter().map(|(lora, _)| lora.lora_name.as_str()).collect();
             let names = names.join(",");
@@ -64,19 +64,14 @@ impl LoraRequestsInfo {
         }
     }
 
-    /// Appends the family to a page.
     pub(super) fn append(&self, page: &mut Exposition) {
         page.family(NAME, "gauge", "Running stats on lora requests.");
         let max_loras = self.max_loras.to_string();
-        for (names, time) in &self.lock().shown {
+        for (names, time) in &self.state.lock().shown {
             let labels =
                 [("max_lora", max_loras.as_str()), ("running_lora_adapters", names), ("waiting_lora_adapters", names)];
             page.sample(NAME, &labels, *time);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, LoraState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -90,7 +85,7 @@ impl Metrics {
     /// Counts a request of an adapter from its first token on.
     pub(in super::super) fn run_adapter(&self, lora: &Arc<LoraRequest>) -> Option<RunningAdapter> {
         let info = self.lora.as_ref()?;
-        let mut state = info.lock();
+        let mut state = info.state.lock();
         match state.position(lora).and_then(|at| state.running.get_mut(at)) {
             Some((_, count)) => *count += 1,
             None => {
@@ -104,7 +99,7 @@ impl Metrics {
 
 impl Drop for RunningAdapter {
     fn drop(&mut self) {
-        let mut state = self.info.lock();
+        let mut state = self.info.state.lock();
         let Some(at) = state.position(&self.lora) else { return };
         if let Some((_, count)) = state.running.get_mut(at) {
             *count -= 1;

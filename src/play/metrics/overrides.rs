@@ -1,18 +1,16 @@
 //! Values of `/metrics` that were set from outside, in place of those that the server has.
 
-use std::{
-    collections::BTreeMap,
-    f64::consts::TAU,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, f64::consts::TAU, time::Duration};
 
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use crate::base::{
-    stats::scraped::{self, Scraped},
-    units::parse_duration,
+use crate::{
+    base::lock::Lock,
+    base::{
+        stats::scraped::{self, Scraped},
+        units::parse_duration,
+    },
 };
 
 /// Maximum number of samples that are set.
@@ -49,24 +47,20 @@ struct SetSample {
 /// Values that are set, by the names of samples.
 #[derive(Debug)]
 pub(in super::super) struct MetricOverrides {
-    set: Mutex<BTreeMap<String, Vec<SetSample>>>,
+    set: Lock<BTreeMap<String, Vec<SetSample>>>,
     start: Instant,
 }
 
 impl Default for MetricOverrides {
     fn default() -> Self {
-        Self { set: Mutex::default(), start: Instant::now() }
+        Self { set: Lock::default(), start: Instant::now() }
     }
 }
 
 impl MetricOverrides {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Vec<SetSample>>> {
-        self.set.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The page with the values that are set.
     pub(in super::super) fn apply(&self, page: String) -> String {
-        let set = self.lock();
+        let set = self.set.lock();
         if set.is_empty() {
             return page;
         }
@@ -95,7 +89,7 @@ impl MetricOverrides {
             let name = if name == LORA_INFO { LORA_INFO.to_owned() } else { known(name, &samples, page)? };
             read.insert(name, samples);
         }
-        let mut set = self.lock();
+        let mut set = self.set.lock();
         let mut all = if keeps { set.clone() } else { BTreeMap::new() };
         all.extend(read);
         if all.values().map(Vec::len).sum::<usize>() > MOST {
@@ -107,7 +101,7 @@ impl MetricOverrides {
 
     /// Forgets them.
     pub(in super::super) fn clear(&self) {
-        self.lock().clear();
+        self.set.lock().clear();
     }
 
     /// What is set, as it can be set again.
@@ -116,7 +110,7 @@ impl MetricOverrides {
             [only] if only.labels.is_empty() => only.written.clone(),
             samples => samples.iter().map(|set| json!({"labels": set.labels, "value": set.written})).collect(),
         };
-        let set: Map<String, Value> = self.lock().iter().map(|(name, set)| (name.clone(), samples(set))).collect();
+        let set: Map<String, Value> = self.set.lock().iter().map(|(name, set)| (name.clone(), samples(set))).collect();
         Value::Object(set)
     }
 }
@@ -336,7 +330,6 @@ fn bucket_values(histogram: &str, counts: &Value, page: &str, values: &mut Map<S
     }
     let (mut cumulated, mut sum, mut last, mut samples) = (0.0, 0.0, 0.0, Vec::new());
     for (at, bound) in bounds.iter().enumerate() {
-        #[allow(clippy::cast_precision_loss)] // counts of observations
         let count = list.get(at).map_or(0.0, |count| *count as f64);
         last = bound.parse::<f64>().ok().filter(|bound| bound.is_finite()).unwrap_or(last + 1.0);
         cumulated += count;

@@ -18,7 +18,6 @@ use crate::{
     engine::kv_cache::KvCacheConfig,
 };
 
-/// The page's type.
 pub(in super::super) const CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
 
 /// The type of the page under paths that only start like its own.
@@ -38,7 +37,6 @@ pub(in super::super) struct About<'a> {
     pub(in super::super) kv_cache_metrics: bool,
     /// The simulated engine's cache, where there is one.
     pub(in super::super) cache: Option<&'a KvCacheConfig>,
-    /// Runs of the tools' parser, on a server with one.
     pub(in super::super) tool_calls: Option<&'a ToolParserCalls>,
     /// True where families are there under their earlier names too.
     pub(in super::super) legacy_metrics: bool,
@@ -105,7 +103,6 @@ pub(in super::super) fn page(metrics: &Metrics, about: About<'_>) -> String {
     page.into_text()
 }
 
-/// Labels and state of the ranks that have a part.
 fn parts<'a, S>(
     ranks: &[(Labels<'a>, &'a EngineMetrics)],
     part: fn(&EngineMetrics) -> Option<&S>,

@@ -14,7 +14,6 @@ use crate::base::stats::{
 const PAGE: f64 = 4096.0;
 const TICKS: f64 = 100.0;
 
-/// Figures of the process, at one moment.
 #[derive(Debug, Default)]
 pub(super) struct ProcessFigures {
     virtual_bytes: f64,
@@ -33,7 +32,6 @@ pub(super) const GARBAGE: [MetricFamily<ProcessFigures>; 3] = [
     counter_by("python_gc_collections", "Number of times this generation was collected", "generation", generations),
 ];
 
-/// Families of the process.
 pub(super) const FAMILIES: [MetricFamily<ProcessFigures>; 6] = [
     gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.", |p| p.virtual_bytes),
     gauge("process_resident_memory_bytes", "Resident memory size in bytes.", |p| p.resident_bytes),

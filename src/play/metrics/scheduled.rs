@@ -55,7 +55,6 @@ impl Metrics {
         Self { engine: of_rank(), others, ..Self::new(max_model_len) }
     }
 
-    /// Values that are shown of a rank now.
     pub(in super::super) fn shown(&self, rank: usize) -> ShownValues {
         let engine = self.of_rank(rank);
         ShownValues {

@@ -7,19 +7,15 @@
 //! Limits: steps are counted when nothing runs any more, at a scrape, or after [`OPEN`] later ones. A choice that is sent all
 //! at once has its parts in the latest steps that it may take part in.
 
-use std::{
-    collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::VecDeque;
 
-use crate::base::stats::histogram::Histogram;
+use crate::{base::lock::Lock, base::stats::histogram::Histogram};
 
 /// Steps that may still get parts.
 const OPEN: usize = 4096;
 
-/// The steps of an engine.
 #[derive(Debug, Default)]
-pub(super) struct EngineSteps(Mutex<StepsState>);
+pub(super) struct EngineSteps(Lock<StepsState>);
 
 #[derive(Debug, Default)]
 struct StepsState {
@@ -38,7 +34,7 @@ pub(super) struct StepPosition(u64);
 impl EngineSteps {
     /// A choice begins to run. While others run a step is on its way, which is too late for it.
     pub(super) fn enter(&self) -> StepPosition {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let on_its_way = u64::from(state.running > 0);
         state.running += 1;
         StepPosition(state.count + on_its_way)
@@ -46,7 +42,7 @@ impl EngineSteps {
 
     /// A choice ends.
     pub(super) fn leave(&self, counted: &Histogram) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.running = state.running.saturating_sub(1);
         if state.running == 0 {
             state.close(0, counted);
@@ -55,7 +51,7 @@ impl EngineSteps {
 
     /// A choice has parts of so many tokens, one in each of several steps, all sent at one time.
     pub(super) fn take(&self, position: &mut StepPosition, parts: &[u32], counted: &Histogram) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let may = usize::try_from(state.count.saturating_sub(position.0)).unwrap_or(usize::MAX).min(state.open.len());
         let shared = may.min(parts.len());
         let first = state.open.len() - shared;
@@ -71,11 +67,7 @@ impl EngineSteps {
 
     /// Counts all steps so far.
     pub(super) fn settle(&self, counted: &Histogram) {
-        self.lock().close(0, counted);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, StepsState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().close(0, counted);
     }
 }
 

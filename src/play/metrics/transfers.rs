@@ -28,7 +28,6 @@ const STAGES: [&str; 3] = ["waiting_to_start", "in_progress", "completed_waiting
 const BYTES_OF_TOKEN: usize = 2 * 32 * 8 * 128 * 2;
 const DESCRIPTORS_OF_BLOCK: usize = 2 * 32;
 
-/// A transfer that has ended.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Transferred {
     pub(in super::super) took: Duration,

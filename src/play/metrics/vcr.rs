@@ -92,7 +92,6 @@ fn by_name<'a>(counts: &'a BTreeMap<&'static str, u64>) -> ByLabel<'a> {
     labelled(counts.iter().map(|(name, count)| (*name, float(*count))))
 }
 
-/// Appends the families to a page.
 pub(super) fn append(page: &mut Exposition, OwnCounts { lateness, replay, kv_events }: OwnCounts<'_>) {
     if let Some(replay) = replay {
         let (consumed, sessions) = replay.account.now();

@@ -26,7 +26,6 @@ use crate::{
     },
 };
 
-/// Endpoint family of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum RequestFamily {
     Of(Api),
@@ -37,7 +36,6 @@ pub(in super::super) enum RequestFamily {
 /// A request that was read, beside its prompts.
 struct ReadRequest {
     request: RenderRequest,
-    /// The id of a response.
     id: Option<String>,
     by: Option<ParsedBy>,
     sends_reasoning: bool,

@@ -152,7 +152,6 @@ struct PlannedResponse {
 }
 
 impl PlannedResponse {
-    /// Sends the response at its deadlines.
     async fn send(self, state: &Arc<ServerState>, clock: Clock, at: Instant) -> Response {
         let Self { answer, is_stream, has_comments, status, headers, content_type } = self;
         let class = class_of(is_stream, state.pacing());

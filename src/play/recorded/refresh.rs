@@ -6,7 +6,6 @@ use std::collections::HashMap;
 
 use super::super::ServerState;
 
-/// Fields that hold an id.
 const FIELDS: [&str; 4] = ["\"id\":", "\"item_id\":", "\"call_id\":", "\"response_id\":"];
 
 /// Fields that hold the time of the answer, in seconds since 1970.

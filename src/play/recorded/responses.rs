@@ -43,7 +43,6 @@ pub(in super::super) struct SelectedResponse {
 }
 
 impl SelectedResponse {
-    /// Counts it as found.
     pub(in super::super) fn count(self, slot: &TraceSession) {
         let Self { record, by, again } = self;
         let whole = by == MatchBy::Prefix;

@@ -5,11 +5,7 @@
 //! then all that is still due moves on by as long as the pause took. Limits: an answer that is aborted ends at its next
 //! event, so one whose client does not read ends late.
 
-use std::{
-    collections::HashMap,
-    pin::pin,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, pin::pin, sync::Arc};
 
 use tokio::{
     select,
@@ -18,6 +14,7 @@ use tokio::{
 };
 
 use crate::{
+    base::lock::Lock,
     play::metrics::{Metrics, Queued},
     replay::{
         delivery::{AbortedBy, Gate, Waited, step_or_comment, until},
@@ -41,7 +38,7 @@ pub(in crate::play) enum Pause {
 #[derive(Debug)]
 pub(in crate::play) struct Admission {
     pause: watch::Sender<Pause>,
-    inside: Mutex<OpenAnswers>,
+    inside: Lock<OpenAnswers>,
 }
 
 /// The answers on their way, by number.
@@ -62,7 +59,7 @@ struct OpenAnswer {
 impl Admission {
     /// An open gate.
     pub(in crate::play) fn new() -> Self {
-        Self { pause: watch::Sender::default(), inside: Mutex::default() }
+        Self { pause: watch::Sender::default(), inside: Lock::default() }
     }
 
     /// Sets which answers have to wait from now on.
@@ -87,7 +84,7 @@ impl Admission {
 
     fn abort(&self, by: AbortedBy, meant: impl Fn(&OpenAnswer) -> bool) -> u32 {
         let mut choices = 0;
-        for known in self.inside().answers.values_mut().filter(|known| meant(known)) {
+        for known in self.inside.lock().answers.values_mut().filter(|known| meant(known)) {
             known.aborted.get_or_insert(by);
             choices += known.choices;
         }
@@ -98,7 +95,7 @@ impl Admission {
 
     /// An answer of some choices sets out.
     pub(in crate::play) fn enter(self: &Arc<Self>, id: String, choices: u32, metrics: &Arc<Metrics>) -> Hold {
-        let mut inside = self.inside();
+        let mut inside = self.inside.lock();
         let number = inside.next;
         inside.next += 1;
         inside.answers.insert(number, OpenAnswer { id, choices, aborted: None });
@@ -115,13 +112,8 @@ impl Admission {
         }
     }
 
-    fn inside(&self) -> std::sync::MutexGuard<'_, OpenAnswers> {
-        // Nothing panics while it is held, and its content is whole between any two statements.
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn aborted(&self, number: u64) -> Option<AbortedBy> {
-        self.inside().answers.get(&number)?.aborted
+        self.inside.lock().answers.get(&number)?.aborted
     }
 }
 
@@ -212,7 +204,7 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.gate.inside().answers.remove(&self.number);
+        self.gate.inside.lock().answers.remove(&self.number);
     }
 }
 

@@ -49,7 +49,6 @@ pub(in crate::play) struct OpenMessage {
     pub(in crate::play) prompt: Arc<[u32]>,
     /// As the trace hashes prompts; empty without one.
     pub(in crate::play) hashes: PromptHashes,
-    /// Its content.
     pub(in crate::play) content: String,
 }
 
@@ -79,7 +78,6 @@ impl ShownPrompt {
     }
 }
 
-/// The request and its prompts.
 #[derive(Debug)]
 pub(in crate::play) struct ValidatedRequest {
     pub(in crate::play) request: Arc<GenerationRequest>,

@@ -30,7 +30,6 @@ const FREE: usize = 64 << 10;
 /// Fewest bytes of a body for a token that has a logarithm.
 const SPELLED: usize = 24;
 
-/// Budget of responses.
 #[derive(Debug)]
 struct Budget {
     of_one: usize,
@@ -124,7 +123,6 @@ pub(in crate::play) fn held_json(body: String, memory: MemoryReservation, extra:
     body_of_type(StatusCode::OK, Some(JSON), body, extra)
 }
 
-/// A body and what it takes.
 struct ReservedBody {
     body: String,
     _memory: MemoryReservation,

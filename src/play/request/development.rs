@@ -1,14 +1,17 @@
 //! What the development endpoints change of a server: who is let in, which memory is given away, the version of the weights.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use crate::play::request::admission::{Admission, Pause};
+use crate::{
+    base::lock::Lock,
+    play::request::admission::{Admission, Pause},
+};
 
 /// State that the development endpoints change.
 #[derive(Debug)]
 pub(in crate::play) struct Development {
     pub(in crate::play) gate: Arc<Admission>,
-    engine: Mutex<DevEngine>,
+    pub(in crate::play) engine: Lock<DevEngine>,
 }
 
 #[derive(Debug)]
@@ -21,12 +24,7 @@ pub(in crate::play) struct DevEngine {
 impl Development {
     pub(in crate::play) fn new() -> Self {
         let engine = DevEngine { asleep: Vec::new(), weight_version: "default".to_owned() };
-        Self { gate: Arc::new(Admission::new()), engine: Mutex::new(engine) }
-    }
-
-    pub(in crate::play) fn engine(&self) -> MutexGuard<'_, DevEngine> {
-        // Nothing panics while it is held.
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { gate: Arc::new(Admission::new()), engine: Lock::new(engine) }
     }
 
     pub(in crate::play) fn is_paused(&self) -> bool {
@@ -35,16 +33,14 @@ impl Development {
 
     /// Checks whether the engine is paused, or memory given away.
     pub(in crate::play) fn is_asleep(&self) -> bool {
-        self.is_paused() || !self.engine().asleep.is_empty()
+        self.is_paused() || !self.engine.lock().asleep.is_empty()
     }
 
-    /// The version of the weights.
     pub(in crate::play) fn weight_version(&self) -> String {
-        self.engine().weight_version.clone()
+        self.engine.lock().weight_version.clone()
     }
 
-    /// Names the weights.
     pub(in crate::play) fn set_weight_version(&self, version: &str) {
-        version.clone_into(&mut self.engine().weight_version);
+        version.clone_into(&mut self.engine.lock().weight_version);
     }
 }

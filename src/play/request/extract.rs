@@ -82,7 +82,6 @@ fn scale_out_disabled() -> ApiError {
     )
 }
 
-/// A body of any type.
 pub(in crate::play) struct AnyBody(pub(in crate::play) Bytes);
 
 impl FromRequest<Player> for AnyBody {
@@ -133,7 +132,6 @@ pub(in crate::play) fn clock(extensions: &Extensions) -> Result<Clock, ApiError>
     extensions.get().cloned().ok_or_else(|| ApiError::internal("Internal server error"))
 }
 
-/// The id that a client gave its request.
 pub(in crate::play) fn request_id_of(headers: &HeaderMap) -> Option<&str> {
     headers.get("x-request-id").and_then(|value| value.to_str().ok())
 }

@@ -44,19 +44,12 @@ async fn message(state: &Arc<ServerState>, arrival: Arrival) -> Result<Response,
     respond(started.in_family(MessageEncoder::default())).await
 }
 
-/// Reads the request of a message.
-///
-/// # Errors
-/// What is wrong with it.
 pub(in crate::play) fn read(state: &ServerState, body: &[u8]) -> Result<(GenerationRequest, ()), ApiError> {
     let request = MessagesRequest::parse(body)?;
     Ok((chat_of(state, &request)?, ()))
 }
 
 /// Gives the handler's error a body of this family; the framework's errors and misses have their usual form.
-///
-/// # Errors
-/// Those that have their usual form.
 pub(in crate::play) fn refusal(refused: ApiError) -> Result<Response, ApiError> {
     if refused.is_of_framework() || refused.kind == "vcr_miss" || refused.is_verbatim() || refused.ends_connection() {
         return Err(refused);
@@ -67,10 +60,6 @@ pub(in crate::play) fn refusal(refused: ApiError) -> Result<Response, ApiError> 
     Ok(json_answer(status, error_body(&refused), extra))
 }
 
-/// Counts the prompt tokens of a message.
-///
-/// # Errors
-/// As [`answer`].
 pub(in crate::play) async fn count(
     extract::State(state): extract::State<Arc<ServerState>>,
     JsonBody { bytes, .. }: JsonBody,

@@ -19,11 +19,9 @@ use crate::{
     },
 };
 
-/// The model that a request asks for.
 #[derive(Debug)]
 pub(in crate::play) struct RequestedModel<'a> {
     pub(in crate::play) adapter: Option<Adapter>,
-    /// Its name as the request has it.
     name: Option<&'a str>,
     /// The name of the model whose records answer.
     pub(in crate::play) recorded: Option<&'a str>,

@@ -60,7 +60,6 @@ use crate::{
     replay::delivery::{Clock, Wait, stream_of},
 };
 
-/// The recorded responses of a trace.
 #[derive(Debug, Clone)]
 pub(in crate::play) struct RecordedResponses(pub(in crate::play) Arc<ServerState>);
 
@@ -141,7 +140,6 @@ pub(in crate::play) struct Started {
     pub(in crate::play) headers: HeaderMap,
     /// The most output tokens that the last prompt leaves room for.
     pub(in crate::play) max_tokens: u32,
-    /// Use of the prefix cache.
     pub(in crate::play) cached: CacheUse,
 }
 

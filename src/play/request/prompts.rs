@@ -28,9 +28,6 @@ use crate::{
 
 /// The request and its prompts, from memory where the same body was read before. Everything that `read` does has to
 /// depend on nothing but the body and the server's configuration.
-///
-/// # Errors
-/// Everything that the engine refuses before the first byte.
 pub(in crate::play) async fn cached_or_validated(
     state: &Arc<ServerState>,
     api: Api,
@@ -84,9 +81,6 @@ pub(in crate::play) async fn validated<T: Send + 'static>(
 }
 
 /// A request whose prompts are wanted and no answer: each prompt's ids with the most output tokens that it may have.
-///
-/// # Errors
-/// Everything that the engine refuses before the first byte.
 pub(in crate::play) async fn prompts_of<T: Send + 'static>(
     state: &Arc<ServerState>,
     body: Bytes,

@@ -13,7 +13,7 @@
 use std::{
     hash::{BuildHasherDefault, Hasher},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
@@ -21,7 +21,7 @@ use std::{
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::{api::Api, base::bounded_cache::BoundedCache, play::request::admitted::CachedRequest};
+use crate::{api::Api, base::bounded_cache::BoundedCache, base::lock::Lock, play::request::admitted::CachedRequest};
 
 /// Maximum size of the cached requests, estimated, in bytes.
 const BYTES: usize = 16 << 20;
@@ -38,7 +38,7 @@ const SEEN: usize = 1024;
 pub(in crate::play) struct RequestCache {
     seed: u64,
     seen: Box<[AtomicU64]>,
-    entries: Mutex<BoundedCache<BodyKey, CachedBody, BuildHasherDefault<Hashed>>>,
+    entries: Lock<BoundedCache<BodyKey, CachedBody, BuildHasherDefault<Hashed>>>,
 }
 
 /// A body's name in a [`RequestCache`].
@@ -59,7 +59,7 @@ impl RequestCache {
     /// A cache of so many bytes; an entry takes an eighth of them at most.
     fn of(limit: usize) -> Self {
         let seen = (0..SEEN).map(|_| AtomicU64::new(0)).collect();
-        Self { seed: rand::random(), seen, entries: Mutex::new(BoundedCache::new(limit, limit / 8)) }
+        Self { seed: rand::random(), seen, entries: Lock::new(BoundedCache::new(limit, limit / 8)) }
     }
 
     pub(in crate::play) fn key(&self, api: Api, body: &[u8]) -> BodyKey {
@@ -72,7 +72,7 @@ impl RequestCache {
 
     /// Finds the request that was read from this body.
     pub(in crate::play) fn recall(&self, key: BodyKey, body: &[u8]) -> Option<Arc<CachedRequest>> {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.lock();
         let entry = entries.get(&key)?;
         (entry.body == body).then(|| Arc::clone(&entry.known))
     }
@@ -86,7 +86,7 @@ impl RequestCache {
         }
         let entry = CachedBody { body: Bytes::copy_from_slice(body), known: Arc::new(known()) };
         let size = entry.size();
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner).insert(key, entry, size);
+        self.entries.lock().insert(key, entry, size);
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
     }
 
     fn size(cache: &RequestCache) -> usize {
-        cache.entries.lock().unwrap().size()
+        cache.entries.lock().size()
     }
 
     #[test]

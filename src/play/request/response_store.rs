@@ -7,7 +7,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use bytes::Bytes;
@@ -15,9 +15,12 @@ use futures_util::{Stream, stream};
 use serde_json::Value;
 use tokio::{sync::watch, task::AbortHandle};
 
-use crate::api::{
-    ApiError,
-    responses::{cancelled, history, not_cancellable, not_found},
+use crate::{
+    api::{
+        ApiError,
+        responses::{cancelled, history, not_cancellable, not_found},
+    },
+    base::lock::Lock,
 };
 
 /// Responses that are kept at most.
@@ -78,9 +81,8 @@ impl StoredResponse {
     }
 }
 
-/// The responses of a server.
 #[derive(Debug, Default)]
-pub(in super::super) struct StoredResponses(Mutex<StoreState>);
+pub(in super::super) struct StoredResponses(Lock<StoreState>);
 
 #[derive(Debug, Default)]
 struct StoreState {
@@ -116,17 +118,12 @@ impl StoreState {
 }
 
 impl StoredResponses {
-    fn inside(&self) -> MutexGuard<'_, StoreState> {
-        // Nothing panics while it is held, and its content is whole between any two statements.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A response as it is now.
     ///
     /// # Errors
     /// One that is not kept.
     pub(in super::super) fn body(&self, id: &str) -> Result<String, ApiError> {
-        self.inside().entries.get(id).map(|(_, entry)| entry.body.clone()).ok_or_else(|| not_found(id))
+        self.0.lock().entries.get(id).map(|(_, entry)| entry.body.clone()).ok_or_else(|| not_found(id))
     }
 
     /// The conversation that goes on after a response.
@@ -135,7 +132,7 @@ impl StoredResponses {
     /// One that is not kept.
     pub(in super::super) fn conversation(&self, id: &str) -> Result<Vec<Value>, ApiError> {
         let (body, messages) = {
-            let inside = self.inside();
+            let inside = self.0.lock();
             let (_, entry) = inside.entries.get(id).ok_or_else(|| not_found(id))?;
             (entry.body.clone(), Arc::clone(&entry.messages))
         };
@@ -152,7 +149,7 @@ impl StoredResponses {
         id: &str,
         from: i64,
     ) -> Result<impl Stream<Item = Bytes> + Send + 'static, ApiError> {
-        let events = match self.inside().entries.get(id) {
+        let events = match self.0.lock().entries.get(id) {
             Some((_, entry)) => entry.events.clone(),
             None => return Err(not_found(id)),
         };
@@ -180,7 +177,7 @@ impl StoredResponses {
 
     /// Names what makes a response, so that it can be ended.
     pub(in super::super) fn made_by(&self, id: &str, task: AbortHandle) {
-        match self.inside().entries.get_mut(id) {
+        match self.0.lock().entries.get_mut(id) {
             Some((_, entry)) if entry.progress == ResponseProgress::Queued => entry.task = Some(task),
             Some((_, entry)) if entry.progress == ResponseProgress::Cancelled => task.abort(),
             Some(_) | None => {}
@@ -192,7 +189,7 @@ impl StoredResponses {
     /// # Errors
     /// One that is not kept, or is over.
     pub(in super::super) fn cancel(&self, id: &str) -> Result<String, ApiError> {
-        let mut inside = self.inside();
+        let mut inside = self.0.lock();
         let (_, entry) = inside.entries.get_mut(id).ok_or_else(|| not_found(id))?;
         if entry.progress != ResponseProgress::Queued {
             return Err(not_cancellable());
@@ -231,7 +228,7 @@ impl ResponseStore {
     /// Keeps a response that is over, unless it was cancelled.
     pub(in super::super) fn keep(&self, body: String) {
         let mut entry = self.entry(body, ResponseProgress::Over);
-        let mut inside = self.kept.inside();
+        let mut inside = self.kept.0.lock();
         match inside.entries.get(&self.id) {
             Some((_, earlier)) if earlier.progress == ResponseProgress::Cancelled => return,
             Some((_, earlier)) if earlier.progress == ResponseProgress::Queued => {
@@ -246,7 +243,7 @@ impl ResponseStore {
     pub(in super::super) fn queue(&self, body: String, events: Option<&EventLogWriter>) {
         let events = events.map(|log| log.0.subscribe());
         let entry = StoredResponse { events, ..self.entry(body, ResponseProgress::Queued) };
-        self.kept.inside().put(&self.id, entry);
+        self.kept.0.lock().put(&self.id, entry);
     }
 }
 
@@ -275,7 +272,7 @@ mod tests {
         assert!(kept.body("large").is_ok());
         keeper(&kept, "last").keep("{}".to_owned());
         assert!(kept.body("large").is_err());
-        let inside = kept.inside();
+        let inside = kept.0.lock();
         assert_eq!((inside.order.len(), inside.entries.len()), (1, 1));
         assert_eq!(inside.bytes, inside.entries["last"].1.size());
     }

@@ -85,9 +85,6 @@ pub(in crate::play) async fn answer(
 type ReadResponsesRequest = (ResponsesRequest, Option<Vec<serde_json::Value>>);
 
 /// Reads a request for a response, with the conversation that it continues.
-///
-/// # Errors
-/// What is wrong with it.
 pub(in crate::play) fn read(
     state: &ServerState,
     body: &[u8],
@@ -119,7 +116,6 @@ struct Making {
 }
 
 impl Making {
-    /// The events of the response, which is stored with the last one.
     fn events(self, keeper: Option<ResponseStore>) -> impl Stream<Item = Result<Bytes, BodyError>> + Send + 'static {
         let mut encoder = ResponseEncoder::new(self.request, self.head);
         let mut opening = EventBuffer::default();

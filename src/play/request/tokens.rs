@@ -58,9 +58,6 @@ pub(in crate::play) async fn tokenize(
 }
 
 /// `/detokenize`
-///
-/// # Errors
-/// A request that the engine refuses.
 pub(in crate::play) async fn detokenize(
     extract::State(state): extract::State<Arc<ServerState>>,
     JsonBody { bytes: body, .. }: JsonBody,

@@ -121,7 +121,6 @@ struct AnswerSearch<'a> {
     state: &'a ServerState,
     wanted: &'a PromptQuery<'a>,
     prompt: &'a [u32],
-    /// All tokens of the answer.
     ids: Cow<'a, [u32]>,
 }
 

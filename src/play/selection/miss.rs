@@ -28,7 +28,6 @@ const AROUND: usize = 256;
 /// Characters of a prompt that are shown.
 const LONGEST: usize = 200;
 
-/// Explanation of a miss.
 pub(in crate::play) struct MissExplanation {
     reason: &'static str,
     message: String,

@@ -280,7 +280,6 @@ fn check_thinking(state: &ServerState, request: &GenerationRequest) -> Result<()
     ))
 }
 
-/// The engine's id of the request.
 pub(in crate::play) fn engine_id(api: Api, id: &str) -> String {
     match api {
         Api::Chat => format!("chatcmpl-{id}"),
@@ -364,8 +363,7 @@ fn answer(
 ) -> AnswerStream {
     let encoder = encoder(state, request, &named.id, named.model);
     let each = prompts.iter().zip(&chosen).map(|(prompt, chosen)| prompt_tokens(prompt, chosen));
-    let all_prompt_tokens = each.fold(0, u32::saturating_add);
-    let mut parts = parts(state, request, &chosen, all_prompt_tokens, named.cached);
+    let mut parts = parts(state, request, &chosen, each.fold(0, u32::saturating_add), named.cached);
     let mut stop_token_ids = request.stop_token_ids.clone();
     stop_token_ids.sort_unstable();
     let stop_token_ids: Arc<[u32]> = stop_token_ids.into();

@@ -20,7 +20,6 @@ use crate::{
 #[derive(Debug)]
 pub(in crate::play) struct PromptQuery<'a> {
     pub(in crate::play) request_id: Option<&'a str>,
-    /// The model that is asked.
     pub(in crate::play) model: &'a str,
     /// True where the request names none, where several were recorded.
     pub(in crate::play) takes_any_model: bool,
@@ -52,7 +51,6 @@ pub(in crate::play) struct PromptQuery<'a> {
     /// Tokens that reasoning may have.
     pub(in crate::play) thinking_budget: Option<i64>,
     pub(in crate::play) request: &'a GenerationRequest,
-    /// Where the beginning of an answer may be.
     pub(in crate::play) beginning: &'a AnswerBeginning,
 }
 
@@ -67,7 +65,6 @@ impl PromptQuery<'_> {
 /// Scripts of one prompt's choices, and their origin.
 #[derive(Debug, Default)]
 pub(in crate::play) struct PromptScripts {
-    /// One per choice.
     pub(in crate::play) scripts: Vec<ChoiceScript>,
     /// The error that was recorded instead of an answer.
     pub(in crate::play) failure: Option<RecordedFailure>,

@@ -14,7 +14,6 @@ use crate::DONE;
 /// The most choices and tool calls of an answer; a stream that names more is no answer.
 const MOST: usize = 1000;
 
-/// The two shapes of choices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChoiceShape {
     /// With a `message`, of which a stream sends `delta`s.
@@ -226,7 +225,6 @@ impl ChoiceDelta {
         Self { name, value, logprobs: logprobs.unwrap_or_default(), end: Map::new() }
     }
 
-    /// The last one of a choice.
     fn last(name: &'static str, value: Value, logprobs: Option<Value>, choice: &Map<String, Value>) -> Self {
         let is_end = |name: &str| !["index", "message", "text", "logprobs"].contains(&name);
         let end = choice.iter().filter(|(name, value)| is_end(name) && !value.is_null());
@@ -290,7 +288,6 @@ fn text_parts(choice: &Map<String, Value>, parts: &[(&'static str, String)]) -> 
     deltas
 }
 
-/// A message in pieces, as deltas.
 fn values(message: &Map<String, Value>, pieces: Option<usize>) -> Vec<Value> {
     let mut values = Vec::new();
     for (name, _) in OF_MESSAGE {

@@ -50,7 +50,6 @@ pub(super) fn spread(logprobs: Option<&Value>, pieces: usize) -> Vec<Value> {
     (0..pieces).map(share).collect()
 }
 
-/// Returns whether there are log probabilities of any tokens.
 pub(super) fn has_any(logprobs: &Value) -> bool {
     ["content", "tokens"].iter().any(|name| list(logprobs, name).is_some_and(|list| !list.is_empty()))
 }

@@ -9,7 +9,6 @@ use super::{
     extend, list, with,
 };
 
-/// Makes up a message.
 pub(super) fn of_text(text: &str, model: Option<&Value>) -> Value {
     json!({"id": "msg_vcr", "type": "message", "role": "assistant", "model": model,
         "content": [{"type": "text", "text": text}], "stop_reason": "end_turn", "stop_sequence": null,
@@ -45,7 +44,6 @@ pub(super) fn accumulate(events: &[Value]) -> Option<Map<String, Value>> {
     Some(message)
 }
 
-/// A block on its way.
 struct OpenBlock {
     fields: Map<String, Value>,
     /// The input of a tool, JSON as text.
@@ -100,13 +98,11 @@ enum MessageDelta<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(tag = "type")]
 pub(crate) enum BlockDelta<'a> {
-    /// Text of the answer.
     #[serde(rename = "text_delta")]
     Text { text: &'a str },
     /// Text of the reasoning.
     #[serde(rename = "thinking_delta")]
     Thinking { thinking: &'a str },
-    /// The signature of a block of reasoning.
     #[serde(rename = "signature_delta")]
     Signature { signature: &'a str },
     /// More of a tool's input, JSON as text.
@@ -140,7 +136,6 @@ impl MessageWriter {
         put(&MessageEvent { kind: "content_block_start", content_block, index, ..MessageEvent::default() }, out);
     }
 
-    /// Adds to the open block.
     pub(crate) fn add(&self, delta: BlockDelta<'_>, out: &mut impl EventSink) {
         let (delta, index) = (Some(MessageDelta::Block(delta)), Some(self.index));
         put(&MessageEvent { kind: "content_block_delta", delta, index, ..MessageEvent::default() }, out);
@@ -170,7 +165,6 @@ fn put(event: &MessageEvent<'_>, out: &mut impl EventSink) {
     out.put_event(event.kind, event);
 }
 
-/// Encodes a whole message as events.
 pub(super) fn events(body: &Map<String, Value>, out: &mut impl EventSink) {
     let mut writer = MessageWriter::default();
     let begun = json!({"content": [], "stop_reason": null, "stop_sequence": null});

@@ -14,7 +14,6 @@ use net::wire::RawObject;
 /// Type of the event that ends a stream.
 const COMPLETED: &str = "response.completed";
 
-/// Makes up a response.
 pub(super) fn of_text(text: &str, model: Option<&Value>) -> Value {
     json!({"id": "resp_vcr", "object": "response", "created_at": 0, "status": "completed",
         "model": model, "output": [{"type": "message", "id": "msg_vcr", "role": "assistant", "status": "completed",
@@ -70,9 +69,7 @@ struct ResponseEvent<'a> {
 /// The text of an item that events add to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TextPlace<'a> {
-    /// Kind of the text.
     pub(crate) words: TextKind,
-    /// Id of its item.
     pub(crate) item_id: &'a str,
     /// Index of its content part; arguments have none.
     pub(crate) part: usize,
@@ -129,7 +126,6 @@ impl ResponseWriter {
         self.put_part("response.content_part.added", place, part, out);
     }
 
-    /// Adds to a text.
     pub(crate) fn add(&mut self, place: TextPlace<'_>, text: &str, out: &mut impl EventSink) {
         self.add_scored(place, text, &[], out);
     }
@@ -155,7 +151,6 @@ impl ResponseWriter {
         self.put_in_item(event, out);
     }
 
-    /// Closes the open item.
     pub(crate) fn close(&mut self, item: &Value, out: &mut impl EventSink) {
         self.put_in_item(
             ResponseEvent { kind: "response.output_item.done", item: Some(item), ..ResponseEvent::default() },
@@ -182,7 +177,6 @@ impl ResponseWriter {
     }
 }
 
-/// Encodes a whole response as events.
 pub(super) fn events(body: &Map<String, Value>, out: &mut impl EventSink) {
     let (mut writer, answer) = (ResponseWriter::default(), Value::Object(body.clone()));
     writer.start(&with(&answer, json!({"status": "in_progress", "output": [], "usage": null})), out);

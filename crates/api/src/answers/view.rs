@@ -131,8 +131,7 @@ impl<'a> ChoiceView<'a> {
 
 impl<'a> CallView<'a> {
     /// Reads a call: of a chat, of a message, of a response, or as a cassette shows it.
-    #[must_use]
-    pub fn read(call: &'a Value) -> Self {
+    pub(crate) fn read(call: &'a Value) -> Self {
         let function = call.get("function").unwrap_or(call);
         let text = |value: Option<&'a Value>| value.and_then(Value::as_str).unwrap_or_default();
         let arguments = match function.get("arguments").or_else(|| function.get("input")) {
@@ -148,7 +147,6 @@ fn part(words: TextKind, text: &Value) -> Option<ChoicePart<'_>> {
     text.as_str().filter(|text| !text.is_empty()).map(|text| ChoicePart::Words(words, text))
 }
 
-/// A block of a message.
 fn block(block: &Value) -> Option<ChoicePart<'_>> {
     match block.get("type")?.as_str()? {
         "tool_use" => Some(ChoicePart::Call(CallView::read(block))),
@@ -156,7 +154,6 @@ fn block(block: &Value) -> Option<ChoicePart<'_>> {
     }
 }
 
-/// The parts of a response's item.
 fn item(item: &Value) -> Vec<ChoicePart<'_>> {
     let fields = item.as_object();
     let content = fields.map(|fields| list(fields, "content")).unwrap_or_default();

@@ -6,7 +6,6 @@ use super::{
 };
 use crate::{Api, ApiError};
 
-/// The most answers, and choices of one.
 const MOST_CHOICES: usize = 16_384;
 
 /// The bounds of a server.

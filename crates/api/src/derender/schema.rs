@@ -200,9 +200,6 @@ pub(super) enum DerenderKind {
 }
 
 /// Finds the kind that a body fits.
-///
-/// # Errors
-/// The engine's error for a rule that the inner request breaks, and everything that fits neither kind.
 pub(super) fn member(api: Api, body: &Value) -> Result<DerenderKind, ApiError> {
     let root = Loc::BODY;
     let (whole, chunk, object) = match api {

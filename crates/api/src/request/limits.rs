@@ -34,15 +34,15 @@ impl GenerationRequest {
             return Err(ApiError::prompt_too_long(prompt_tokens, max_model_len));
         }
         let left = max_model_len - prompt_tokens;
-        let asked = if self.only_echoes() { Some(1) } else { self.max_tokens.map(|(_, count)| count) };
-        let most = asked.or(self.most_unasked.map(i128::from));
+        let requested = if self.only_echoes() { Some(1) } else { self.max_tokens.map(|(_, count)| count) };
+        let most = requested.or(self.most_unasked.map(i128::from));
         // Of a prompt that only has to be repeated the engine does not ask whether a token more has room.
         let left_at_least = if self.only_echoes() { left.max(1) } else { left };
         let effective = most.map_or(i128::from(left), |most| most.min(i128::from(left_at_least)));
         self.structured.as_ref().map_or(Ok(()), structured::RequestedStructure::check_count)?;
         self.sampling.check(effective)?;
         let limit = u32::try_from(effective).unwrap_or(left);
-        Ok(if asked.is_some() { MaxTokens::Requested(limit) } else { MaxTokens::Left(limit) })
+        Ok(if requested.is_some() { MaxTokens::Requested(limit) } else { MaxTokens::Left(limit) })
     }
 
     /// Returns whether a completion repeats its prompt and nothing more: the engine generates one token then, and shows only its id.

@@ -31,7 +31,6 @@ pub struct ResponseHead {
 /// The lowest temperature above zero that the engine samples with.
 const LEAST_TEMPERATURE: f64 = 0.01;
 
-/// Progress of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Status {
     /// Waiting for its turn in the background.
@@ -135,7 +134,6 @@ pub fn queued_body(request: &ResponsesRequest, head: &ResponseHead) -> String {
     response(request, head, Status::Queued, &[], None).to_string()
 }
 
-/// The body of a whole response, from a whole chat answer.
 pub(super) fn response_body(request: &ResponsesRequest, head: &ResponseHead, chat: &WholeChat<'_>) -> String {
     let scored = ChatLogprobs::read(request, chat.logprobs.as_deref());
     let scored = scored.map_or(Value::Null, |logprobs| logprobs.of_message(true).into());

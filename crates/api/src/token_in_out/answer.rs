@@ -22,7 +22,6 @@ pub struct TokenEncoder {
     produced: HashMap<u32, usize>,
 }
 
-/// A choice, or what an event has of it.
 struct TokenInOutChoice<'a> {
     index: u32,
     finish: Option<(&'a str, &'a StopReason)>,

@@ -23,7 +23,6 @@ pub struct RenderRequest {
     reasoning_kwargs: Option<Map<String, Value>>,
 }
 
-/// Whose request it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RenderFamily {
     Of(Api),

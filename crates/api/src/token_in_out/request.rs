@@ -172,14 +172,12 @@ impl TokenRequest {
     }
 
     /// Returns whether the answer has the text of its ids.
-    #[must_use]
-    pub fn has_text(&self) -> bool {
+    pub(crate) fn has_text(&self) -> bool {
         self.body.get("output_mode").is_some_and(|mode| mode == "text")
     }
 
     /// Returns whether the answer repeats the prompt's ids.
-    #[must_use]
-    pub fn repeats_prompt(&self) -> bool {
+    pub(crate) fn repeats_prompt(&self) -> bool {
         self.body.get("return_token_ids").is_some_and(values::is_set)
     }
 }

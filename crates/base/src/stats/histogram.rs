@@ -12,7 +12,6 @@ pub struct Histogram {
     /// One more than there are bounds.
     buckets: Vec<AtomicU64>,
     sum: AtomicU64,
-    /// Units of the sum in one.
     units: f64,
 }
 
@@ -55,12 +54,7 @@ impl Histogram {
 
     /// Adds a count.
     pub fn count(&self, count: u32) {
-        self.count_all(count, 1);
-    }
-
-    /// Adds a count so many times.
-    pub fn count_all(&self, count: u32, times: u64) {
-        self.add(f64::from(count), u64::from(count), times);
+        self.add(f64::from(count), u64::from(count), 1);
     }
 
     fn add(&self, value: f64, units: u64, times: u64) {
@@ -72,8 +66,7 @@ impl Histogram {
     }
 
     /// Each bound as Prometheus writes it, with how many values were no larger.
-    #[must_use]
-    pub fn cumulated(&self) -> Vec<(String, f64)> {
+    pub(crate) fn cumulated(&self) -> Vec<(String, f64)> {
         let bounds = self.bounds.iter().map(|bound| number(*bound)).chain(["+Inf".to_owned()]);
         let counts = self.buckets.iter().scan(0, |below, bucket| {
             *below += bucket.load(Relaxed);
@@ -105,7 +98,6 @@ pub fn one_two_five(most: u32) -> Vec<f64> {
 
 /// A counter's value.
 #[must_use]
-#[allow(clippy::cast_precision_loss)] // exact below 2^53
 pub fn float(count: u64) -> f64 {
     count as f64
 }

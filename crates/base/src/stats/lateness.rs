@@ -5,32 +5,18 @@ use std::{sync::MutexGuard, time::Duration};
 use super::{Durations, Summary};
 use crate::lock::Lock;
 
-/// Source of a stream's deadlines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StreamClass {
-    /// From its record.
-    Recorded,
-    /// From a fixed pace.
-    Fixed,
-    /// Everything was due when the request came: lateness is the time that answering took.
-    Instant,
-    /// The answer was no stream; it was due as a whole.
-    Whole,
-}
-
-impl StreamClass {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Recorded, Self::Fixed, Self::Instant, Self::Whole];
-
-    /// Its name in figures.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Recorded => "recorded",
-            Self::Fixed => "fixed",
-            Self::Instant => "instant",
-            Self::Whole => "whole",
-        }
+crate::named! {
+    /// Source of a stream's deadlines.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum StreamClass {
+        /// From its record.
+        Recorded = "recorded",
+        /// From a fixed pace.
+        Fixed = "fixed",
+        /// Everything was due when the request came: lateness is the time that answering took.
+        Instant = "instant",
+        /// The answer was no stream; it was due as a whole.
+        Whole = "whole",
     }
 }
 

@@ -21,12 +21,11 @@ pub use self::lateness::{Lateness, LatenessSummary, StreamClass};
 /// The largest duration of a histogram: 1 hour, in microseconds.
 const LONGEST_MICROS: u64 = 3_600_000_000;
 
-/// The largest count of a histogram.
 const LARGEST_COUNT: u64 = u32::MAX as u64;
 
 /// The smallest value that at least this share of them does not exceed; `None` without any.
 #[must_use]
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)] // a place in a list
+#[allow(clippy::cast_possible_truncation)] // a place in a list
 pub fn quantile<T: Copy + Ord>(values: &[T], share: f64) -> Option<T> {
     let mut values = values.to_vec();
     let place = ((values.len() as f64 * share).ceil() as usize).saturating_sub(1);
@@ -35,7 +34,7 @@ pub fn quantile<T: Copy + Ord>(values: &[T], share: f64) -> Option<T> {
 
 /// Of values in order, the one that is nearest to this share of the way from the first to the last; `None` without any.
 #[must_use]
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)] // a place in a list
+#[allow(clippy::cast_possible_truncation)] // a place in a list
 pub fn nearest_quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     sorted.get((last as f64 * share).round() as usize).copied()
@@ -100,14 +99,12 @@ impl Durations {
     }
 
     /// Returns the number of durations up to this one, with three digits of precision.
-    #[must_use]
-    pub fn at_most(&self, duration: Duration) -> u64 {
+    pub(crate) fn at_most(&self, duration: Duration) -> u64 {
         self.0.histogram.count_between(0, u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
     }
 
     /// Their sum.
-    #[must_use]
-    pub fn total(&self) -> Duration {
+    pub(crate) fn total(&self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.sum).unwrap_or(u64::MAX))
     }
 
@@ -196,12 +193,10 @@ impl ValueDistribution {
         (self.min, self.max) = (self.min.min(other.min), self.max.max(other.max.min(self.largest)));
     }
 
-    #[allow(clippy::cast_precision_loss)] // figures for people; exact below 2^53
     fn quantile(&self, share: f64, divisor: f64) -> f64 {
         self.histogram.value_at_quantile(share).clamp(self.min, self.max) as f64 / divisor
     }
 
-    #[allow(clippy::cast_precision_loss)] // figures for people; exact below 2^53
     fn summary(&self, divisor: f64) -> Option<Summary> {
         let count = self.histogram.len();
         let quantile = |share| self.quantile(share, divisor);

@@ -90,7 +90,6 @@ pub fn sum(page: &str, name: &str) -> Option<f64> {
 
 /// Returns their mean.
 #[must_use]
-#[allow(clippy::cast_precision_loss)] // a number of samples
 pub fn mean(page: &str, name: &str) -> Option<f64> {
     let count = samples(page).filter(|sample| sample.name == name && sample.value.is_finite()).count();
     sum(page, name).map(|sum| sum / count as f64)

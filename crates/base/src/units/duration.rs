@@ -52,7 +52,6 @@ pub struct Millis(pub f64);
 impl From<Duration> for Millis {
     fn from(duration: Duration) -> Self {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        #[allow(clippy::cast_precision_loss)] // exact below 2^53 ns, 104 days
         Self(nanos as f64 / 1e6)
     }
 }
@@ -69,7 +68,7 @@ impl Millis {
     pub fn nanos(self) -> Option<u64> {
         let nanos = self.0 * 1e6;
         // Half away from zero, as `round` does it, without a call into the maths library.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)] // in range, and the difference is exact
+        #[allow(clippy::cast_possible_truncation)] // in range, and the difference is exact
         (nanos > -0.5 && nanos < 9e18).then(|| {
             let whole = nanos as i64;
             (whole + i64::from(nanos - whole as f64 >= 0.5)).cast_unsigned()
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // the range is checked
+    #[allow(clippy::cast_possible_truncation)] // the range is checked
     fn milliseconds_are_rounded_as_floats_are() {
         let edges =
             [0.0, -0.0, 0.5, 1.5, 2.5, -0.4, -0.5, 0.499_999_999_999_999_94, 4_503_599_627_370_497.5, 8.9e18, 9e18];

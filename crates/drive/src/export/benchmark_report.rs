@@ -17,7 +17,6 @@ use crate::{
     results::Sample,
 };
 
-/// Version of the format.
 const VERSION: &str = "0.2.1";
 
 const STATISTICS: [(&str, Statistic); 14] = [

@@ -50,7 +50,6 @@ const OF_INFERENCE_PERF: [(&str, Statistic); 6] = [
     ("p99", Statistic::Quantile(0.99)),
 ];
 
-/// Figures that exist.
 type Named = Vec<(&'static str, ClientFigure)>;
 
 pub(super) fn vllm(run: &Measured) -> Named {
@@ -203,7 +202,6 @@ fn one(value: f64) -> Option<ClientFigure> {
     Some(ClientFigure::One(value))
 }
 
-/// A sum by the duration of the run.
 fn rate(run: &Measured, sum: f64) -> Option<ClientFigure> {
     positive(seconds(run.duration)).map(|seconds| ClientFigure::One(sum / seconds))
 }

@@ -71,8 +71,7 @@ impl MsgpackValue {
     }
 
     /// A whole number of 64 bits with sign.
-    #[must_use]
-    pub fn as_i64(&self) -> Option<i64> {
+    pub(crate) fn as_i64(&self) -> Option<i64> {
         match self {
             Self::Int(number) => Some(*number),
             Self::Uint(number) => i64::try_from(*number).ok(),
@@ -82,7 +81,6 @@ impl MsgpackValue {
 
     /// A number.
     #[must_use]
-    #[allow(clippy::cast_precision_loss)] // as Python reads a whole number where it wants another
     pub fn as_f64(&self) -> Option<f64> {
         match self {
             Self::Float(number) => Some(*number),
@@ -144,40 +142,23 @@ impl MsgpackValue {
     }
 }
 
-impl From<&str> for MsgpackValue {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
+macro_rules! holds {
+    ($($type:ty: $held:ident => $value:expr,)+) => {$(
+        impl From<$type> for MsgpackValue {
+            fn from($held: $type) -> Self {
+                $value
+            }
+        }
+    )+};
 }
 
-impl From<bool> for MsgpackValue {
-    fn from(value: bool) -> Self {
-        Self::Bool(value)
-    }
-}
-
-impl From<f64> for MsgpackValue {
-    fn from(number: f64) -> Self {
-        Self::Float(number)
-    }
-}
-
-impl From<u64> for MsgpackValue {
-    fn from(number: u64) -> Self {
-        Self::Uint(number)
-    }
-}
-
-impl From<u32> for MsgpackValue {
-    fn from(number: u32) -> Self {
-        Self::Uint(number.into())
-    }
-}
-
-impl From<usize> for MsgpackValue {
-    fn from(number: usize) -> Self {
-        Self::Uint(number as u64)
-    }
+holds! {
+    &str: text => Self::Text(text.to_owned()),
+    bool: value => Self::Bool(value),
+    f64: number => Self::Float(number),
+    u64: number => Self::Uint(number),
+    u32: number => Self::Uint(number.into()),
+    usize: number => Self::Uint(number as u64),
 }
 
 impl<T: Into<Self>> From<Option<T>> for MsgpackValue {

@@ -92,7 +92,6 @@ pub fn map(out: &mut Vec<u8>, length: usize) {
     head(out, length, &LengthMarkers { short: Some((0x80, 16)), byte: None, word: 0xde, long: 0xdf });
 }
 
-/// Markers of lengths.
 struct LengthMarkers {
     /// The marker that holds lengths below a bound itself.
     short: Option<(u8, usize)>,

@@ -36,7 +36,6 @@ pub(super) const FIRST_STEP_FUEL: u64 = 1_000_000;
 /// Expressions that one more token may need.
 const STEP_FUEL: u64 = 100_000;
 
-/// Expressions of a text.
 const TEXT_FUEL: usize = 4_000_000;
 
 /// Does work on a constraint where neither its depth nor a panic ends more than the work.

@@ -72,7 +72,6 @@ pub enum TextEnd {
     Cut,
 }
 
-/// A text on its way.
 pub(super) struct Drawing<'a> {
     guide: &'a Guide,
     parser: TokenParser,

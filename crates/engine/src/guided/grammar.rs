@@ -66,7 +66,6 @@ pub fn check(constraint: &Constraint) -> Result<(), GuideError> {
     }
 }
 
-/// The grammar of a constraint.
 pub(super) fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, GuideError> {
     check_size(constraint)?;
     match constraint {

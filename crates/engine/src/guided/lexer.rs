@@ -17,7 +17,6 @@ use super::{
     grammar::GuideError,
 };
 
-/// The most branches of an intersection.
 const MOST_BRANCHES: u64 = 1 << 20;
 
 /// Follows every first byte within the limits.

@@ -80,7 +80,6 @@ fn pairs(count: usize) -> usize {
     count.saturating_mul(count.saturating_sub(1)) / 2
 }
 
-/// Reader of the patterns of strings.
 struct Strings<'a> {
     schema: &'a Value,
     /// Combinations of what references name; 1 while they are counted.
@@ -132,7 +131,6 @@ impl<'a> Strings<'a> {
     }
 }
 
-/// Combinations of all patterns of a schema.
 fn all(schema: &Value) -> u64 {
     match schema {
         Value::Object(map) => map.iter().fold(1, |count, (key, value)| match value {

@@ -88,7 +88,6 @@ pub(super) fn mentions(schema: &Value, key: &str) -> bool {
     }
 }
 
-/// Strictness in reading a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SchemaStrictness {
     /// Unknown keywords are errors.

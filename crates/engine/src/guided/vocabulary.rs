@@ -21,7 +21,6 @@ use text::prompt::Tokenizer;
 /// open is closed at last.
 const CLOSERS: [&[u8]; 13] = [b"\"", b"}", b"]", b"null", b"n", b"true", b"t", b",", b", ", b")", b">", b"0", b"1"];
 
-/// Sorts of ASCII characters.
 const SORTS: [fn(&u8) -> bool; 6] = [
     u8::is_ascii_lowercase,
     u8::is_ascii_uppercase,

@@ -44,7 +44,6 @@ impl BlockPool {
     }
 
     /// Share of blocks in use, from 0 to 1.
-    #[allow(clippy::cast_precision_loss)] // there are fewer blocks than 2^32
     pub(super) fn usage(&self) -> f64 {
         match self.blocks.len() - 1 {
             _ if self.is_exhausted => 1.0,
@@ -53,7 +52,6 @@ impl BlockPool {
         }
     }
 
-    /// Finds the block cached under a hash.
     pub(super) fn get_cached_block(&self, hash: &BlockHash) -> Option<BlockId> {
         self.cached.get_one_block(hash)
     }
@@ -84,7 +82,6 @@ impl BlockPool {
         Some((block, evicted))
     }
 
-    /// Caches a block that is in use.
     pub(super) fn cache(&mut self, block: BlockId, hash: BlockHash) {
         self.blocks[block as usize].block_hash = Some(hash);
         self.cached.insert(hash, block);

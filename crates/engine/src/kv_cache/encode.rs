@@ -10,7 +10,6 @@ pub(super) fn pickle_text(out: &mut Vec<u8>, text: &str) {
     pickled(out, |out| pickle_str(out, text));
 }
 
-/// Writes the pickle of a block.
 pub(super) fn pickle_block(out: &mut Vec<u8>, parent: &[u8], tokens: &[u32], keys: &ExtraKeys) {
     pickled(out, |out| {
         out.push(b'C');
@@ -90,13 +89,11 @@ fn pickle_int(out: &mut Vec<u8>, value: u32) {
     }
 }
 
-/// Writes the CBOR of a text.
 pub(super) fn cbor_text(out: &mut Vec<u8>, text: &str) {
     cbor_head(out, 3, text.len());
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Writes the CBOR of a block.
 pub(super) fn cbor_block(out: &mut Vec<u8>, parent: &[u8], tokens: &[u32], keys: &ExtraKeys) {
     cbor_head(out, 4, 3);
     cbor_head(out, 2, parent.len());

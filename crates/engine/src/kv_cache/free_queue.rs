@@ -36,7 +36,6 @@ impl FreeBlockQueue {
         u32::try_from(self.links.len() - 1).unwrap_or(u32::MAX)
     }
 
-    /// Takes out the first block.
     pub(super) fn pop_first(&mut self) -> Option<BlockId> {
         let first = self.links[self.end() as usize].next;
         (first != self.end()).then(|| {
@@ -45,7 +44,6 @@ impl FreeBlockQueue {
         })
     }
 
-    /// Takes out a block that is in the queue.
     pub(super) fn remove(&mut self, block: BlockId) {
         let FreeLink { previous, next } = self.links[block as usize];
         self.links[previous as usize].next = next;

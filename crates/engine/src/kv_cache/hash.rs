@@ -17,31 +17,20 @@ use super::{
 /// The seed of the none hash that vLLM takes with SHA-256 where `PYTHONHASHSEED` is not set.
 pub const NONE_HASH_SEED: &str = "vllm-none-hash";
 
-/// Value of vLLM's `--prefix-caching-hash-algo`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum HashAlgorithm {
-    /// SHA-256 of a pickle.
-    #[default]
-    Sha256,
-    /// SHA-256 of CBOR.
-    Sha256Cbor,
-    /// xxh3 with 128 bits of a pickle.
-    Xxhash,
-    /// xxh3 with 128 bits of CBOR.
-    XxhashCbor,
-}
-
-impl HashAlgorithm {
-    /// The value of the flag.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Sha256 => "sha256",
-            Self::Sha256Cbor => "sha256_cbor",
-            Self::Xxhash => "xxhash",
-            Self::XxhashCbor => "xxhash_cbor",
-        }
+base::named! {
+    /// Value of vLLM's `--prefix-caching-hash-algo`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum HashAlgorithm {
+        /// SHA-256 of a pickle.
+        #[default]
+        Sha256 = "sha256",
+        /// SHA-256 of CBOR.
+        Sha256Cbor = "sha256_cbor",
+        /// xxh3 with 128 bits of a pickle.
+        Xxhash = "xxhash",
+        /// xxh3 with 128 bits of CBOR.
+        XxhashCbor = "xxhash_cbor",
     }
 }
 
@@ -64,8 +53,7 @@ impl BlockHash {
     }
 
     /// The bytes that an algorithm gives.
-    #[must_use]
-    pub fn digest(&self, algorithm: HashAlgorithm) -> &[u8] {
+    pub(crate) fn digest(&self, algorithm: HashAlgorithm) -> &[u8] {
         match algorithm {
             HashAlgorithm::Sha256 | HashAlgorithm::Sha256Cbor => &self.0,
             HashAlgorithm::Xxhash | HashAlgorithm::XxhashCbor => half(&self.0),

@@ -10,39 +10,26 @@ use super::{
     residency::{Eviction, Residency},
 };
 
-/// Configuration of the KV cache, by the names of vLLM's flags.
-#[derive(Debug, Clone)]
-pub struct KvCacheConfig {
-    /// Tokens per block.
-    pub block_size: usize,
-    /// Blocks of the pool, the null block included.
-    pub num_gpu_blocks: u32,
-    /// Whether full blocks are cached.
-    pub enable_prefix_caching: bool,
-    /// The hash of cached blocks.
-    pub prefix_caching_hash_algo: HashAlgorithm,
-    /// What the hash before the first block is taken of.
-    pub none_hash_seed: String,
-    /// Whether the last block of a cached prefix is computed again.
-    pub drops_last_hit: bool,
-    /// Whether events are kept for [`KvCacheManager::events`].
-    pub enable_kv_cache_events: bool,
-    /// Share of the blocks, above 0 and up to 1, whose evictions are kept for [`KvCacheManager::drain_evictions`]; `None` for none.
-    pub kv_cache_metrics_sample: Option<f64>,
-}
-
-impl Default for KvCacheConfig {
-    fn default() -> Self {
-        Self {
-            block_size: 16,
-            num_gpu_blocks: 1024,
-            enable_prefix_caching: true,
-            prefix_caching_hash_algo: HashAlgorithm::default(),
-            none_hash_seed: NONE_HASH_SEED.to_owned(),
-            drops_last_hit: false,
-            enable_kv_cache_events: false,
-            kv_cache_metrics_sample: None,
-        }
+base::with_defaults! {
+    /// Configuration of the KV cache, by the names of vLLM's flags.
+    #[derive(Debug, Clone)]
+    pub struct KvCacheConfig {
+        /// Tokens per block.
+        pub block_size: usize = 16,
+        /// Blocks of the pool, the null block included.
+        pub num_gpu_blocks: u32 = 1024,
+        /// Whether full blocks are cached.
+        pub enable_prefix_caching: bool = true,
+        /// The hash of cached blocks.
+        pub prefix_caching_hash_algo: HashAlgorithm,
+        /// What the hash before the first block is taken of.
+        pub none_hash_seed: String = NONE_HASH_SEED.to_owned(),
+        /// Whether the last block of a cached prefix is computed again.
+        pub drops_last_hit: bool,
+        /// Whether events are kept for [`KvCacheManager::events`].
+        pub enable_kv_cache_events: bool,
+        /// Share of the blocks, above 0 and up to 1, whose evictions are kept for [`KvCacheManager::drain_evictions`]; `None` for none.
+        pub kv_cache_metrics_sample: Option<f64>,
     }
 }
 
@@ -62,8 +49,7 @@ pub struct KvCacheManager {
 
 impl KvCacheManager {
     /// A manager of an empty cache. Sizes of 0 count as 1.
-    #[must_use]
-    pub fn new(config: KvCacheConfig) -> Self {
+    pub(crate) fn new(config: KvCacheConfig) -> Self {
         let config = KvCacheConfig { block_size: config.block_size.max(1), ..config };
         Self {
             pool: BlockPool::new(config.num_gpu_blocks.max(1)),
@@ -77,14 +63,12 @@ impl KvCacheManager {
     }
 
     /// The configuration.
-    #[must_use]
-    pub fn config(&self) -> &KvCacheConfig {
+    pub(crate) fn config(&self) -> &KvCacheConfig {
         &self.config
     }
 
     /// Share of blocks in use, from 0 to 1.
-    #[must_use]
-    pub fn usage(&self) -> f64 {
+    pub(crate) fn usage(&self) -> f64 {
         self.pool.usage()
     }
 
@@ -95,7 +79,7 @@ impl KvCacheManager {
 
     /// Finds the cached prefix of a sequence without blocks, for [`KvCacheManager::admit`]; gives its tokens. Its last token
     /// never counts, for it must be computed to sample the next one. Finds nothing where the cache is not read.
-    pub fn get_computed_blocks(&mut self, sequence: &mut Sequence, reads: bool) -> usize {
+    pub(crate) fn get_computed_blocks(&mut self, sequence: &mut Sequence, reads: bool) -> usize {
         self.hits.clear();
         if reads && self.config.enable_prefix_caching {
             let block_size = self.config.block_size;
@@ -112,7 +96,7 @@ impl KvCacheManager {
     }
 
     /// Makes an event of the cached prefix that was found last, of the sequence with a number.
-    pub fn report_hits(&mut self, number: u32) {
+    pub(crate) fn report_hits(&mut self, number: u32) {
         if self.config.enable_kv_cache_events && !self.hits.is_empty() {
             self.events.push(UnpublishedEvent::Stored { sequence: number, first: 0, end: self.hits.len() });
         }
@@ -129,18 +113,13 @@ impl KvCacheManager {
     }
 
     /// Gives a sequence the cached prefix that was found last and blocks for all other tokens, which are cached by
-    /// [`KvCacheManager::cache_loaded`]. Does nothing and returns false unless they fit and leave so many blocks free.
-    pub fn admit_loaded(&mut self, sequence: &mut Sequence, reserved: usize) -> bool {
+    /// `settle`. Does nothing and returns false unless they fit and leave so many blocks free.
+    pub(crate) fn admit_loaded(&mut self, sequence: &mut Sequence, reserved: usize) -> bool {
         if !self.fits(sequence.num_tokens(), reserved) {
             return false;
         }
         self.take_hits(sequence);
         self.extend(sequence, sequence.num_tokens().div_ceil(self.config.block_size))
-    }
-
-    /// Caches the blocks of a sequence that was admitted with blocks for tokens of another engine, known to events by a number.
-    pub fn cache_loaded(&mut self, number: u32, sequence: &mut Sequence, num_tokens: usize) {
-        self.settle(number, sequence, num_tokens);
     }
 
     /// Whether so many tokens would fit with the cached prefix that was found last, and leave so many blocks free.
@@ -179,7 +158,7 @@ impl KvCacheManager {
 
     /// Gives a sequence the blocks that it lacks to have `num_slots` places, of which `num_tokens` are filled, and caches those that
     /// this fills with tokens that it has. Does nothing and returns false when there are too few.
-    pub fn allocate_slots(
+    pub(crate) fn allocate_slots(
         &mut self,
         number: u32,
         sequence: &mut Sequence,
@@ -197,8 +176,8 @@ impl KvCacheManager {
         true
     }
 
-    /// Caches the blocks of a sequence that so many tokens fill, and notes how far its blocks go.
-    fn settle(&mut self, number: u32, sequence: &mut Sequence, num_tokens: usize) {
+    /// Caches the blocks of a sequence, known to events by a number, that so many tokens fill, and notes how far its blocks go.
+    pub(crate) fn settle(&mut self, number: u32, sequence: &mut Sequence, num_tokens: usize) {
         self.cache_blocks(number, sequence, num_tokens / self.config.block_size);
         sequence.settled_tokens = sequence.blocks.len() * self.config.block_size;
         if self.config.enable_prefix_caching {

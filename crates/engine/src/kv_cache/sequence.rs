@@ -53,7 +53,6 @@ pub(super) struct ExtraKeys<'a> {
     pub(super) cache_salt: Option<&'a str>,
 }
 
-/// One of the extra keys of a block hash.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ExtraKey<'a> {
     Lora(&'a LoraRequest),
@@ -79,8 +78,7 @@ impl<'a> ExtraKey<'a> {
 
 impl Sequence {
     /// A sequence of a prompt after which `output` will be sampled.
-    #[must_use]
-    pub fn new(prompt: Vec<u32>, output: &[u32]) -> Self {
+    pub(crate) fn new(prompt: Vec<u32>, output: &[u32]) -> Self {
         let num_prompt_tokens = prompt.len();
         let mut tokens = prompt;
         tokens.extend_from_slice(output);
@@ -89,8 +87,7 @@ impl Sequence {
     }
 
     /// A sequence without token ids; what it samples is 0. Its events have no tokens either.
-    #[must_use]
-    pub fn counted(counted: CountedSequence) -> Self {
+    pub(crate) fn counted(counted: CountedSequence) -> Self {
         let CountedSequence { prompt_tokens, output_tokens, block_hashes } = counted;
         let planned_tokens = prompt_tokens + output_tokens;
         let num_prompt_tokens = prompt_tokens;
@@ -99,49 +96,43 @@ impl Sequence {
 
     /// The same sequence, with an adapter and a salt in its block hashes. An empty salt is none.
     #[must_use]
-    pub fn keyed(self, lora: Option<Arc<LoraRequest>>, cache_salt: Option<String>) -> Self {
+    pub(crate) fn keyed(self, lora: Option<Arc<LoraRequest>>, cache_salt: Option<String>) -> Self {
         Self { lora, cache_salt: cache_salt.filter(|salt| !salt.is_empty()), ..self }
     }
 
     /// The same sequence, of a session. An empty name is none.
     #[must_use]
-    pub fn of_session(self, session_id: Option<String>) -> Self {
+    pub(crate) fn of_session(self, session_id: Option<String>) -> Self {
         Self { session_id: session_id.filter(|session| !session.is_empty()), ..self }
     }
 
     /// The session, by its name.
-    #[must_use]
-    pub fn session_id(&self) -> Option<&str> {
+    pub(crate) fn session_id(&self) -> Option<&str> {
         self.session_id.as_deref()
     }
 
     /// Number of tokens of the prompt.
-    #[must_use]
-    pub fn num_prompt_tokens(&self) -> usize {
+    pub(crate) fn num_prompt_tokens(&self) -> usize {
         self.num_prompt_tokens
     }
 
     /// Number of tokens of the prompt and of those sampled so far.
-    #[must_use]
-    pub fn num_tokens(&self) -> usize {
+    pub(crate) fn num_tokens(&self) -> usize {
         self.num_tokens
     }
 
     /// Number of tokens once all are sampled.
-    #[must_use]
-    pub fn planned_tokens(&self) -> usize {
+    pub(crate) fn planned_tokens(&self) -> usize {
         self.planned_tokens
     }
 
     /// The adapter.
-    #[must_use]
-    pub fn lora(&self) -> Option<&LoraRequest> {
+    pub(crate) fn lora(&self) -> Option<&LoraRequest> {
         self.lora.as_deref()
     }
 
     /// The blocks allocated so far, in the order of their tokens.
-    #[must_use]
-    pub fn blocks(&self) -> &[BlockId] {
+    pub(crate) fn blocks(&self) -> &[BlockId] {
         &self.blocks
     }
 

@@ -127,7 +127,6 @@ impl EventEncoder {
         }
     }
 
-    /// Begins an event of so many fields.
     fn begin(&self, out: &mut Vec<u8>, name: &str, fields: usize) {
         match self.encoding {
             EventEncoding::Map => {

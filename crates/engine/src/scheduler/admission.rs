@@ -6,7 +6,6 @@ use super::{
     request::{FetchStage, RequestStatus},
 };
 
-/// Outcome of the admission of a request.
 enum AdmissionOutcome {
     /// It runs, with so many tokens in this step.
     Runs(usize),

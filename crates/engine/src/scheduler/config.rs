@@ -5,29 +5,31 @@ use serde::Deserialize;
 use super::Speculation;
 use crate::kv_cache::KvCacheConfig;
 
-/// Limits of a step and of the queue.
-#[derive(Debug, Clone)]
-pub struct SchedulerConfig {
-    /// Requests that run at once.
-    pub max_num_seqs: usize,
-    /// Tokens of one step.
-    pub max_num_batched_tokens: usize,
-    /// Tokens of a prompt and its output.
-    pub max_model_len: usize,
-    /// Tokens of one request in one step while others are there; 0 is no limit.
-    pub long_prefill_token_threshold: usize,
-    /// Whether a prompt may be computed over several steps.
-    pub enable_chunked_prefill: bool,
-    /// The order of the queue.
-    pub policy: SchedulingPolicy,
-    /// Adapters that may run at once; 0 is no limit.
-    pub max_loras: usize,
-    /// Requests that may wait and run; `None` is no limit.
-    pub max_num_queued_reqs: Option<usize>,
-    /// Whether there is a KV connector, so that lookups count as asking it too.
-    pub kv_connector: bool,
-    /// Speculative decoding; `None` for a token of each request per step.
-    pub speculation: Option<Speculation>,
+base::with_defaults! {
+    /// Limits of a step and of the queue.
+    #[derive(Debug, Clone)]
+    pub struct SchedulerConfig {
+        /// Requests that run at once.
+        pub max_num_seqs: usize = 128,
+        /// Tokens of one step.
+        pub max_num_batched_tokens: usize = 2048,
+        /// Tokens of a prompt and its output.
+        pub max_model_len: usize = 8192,
+        /// Tokens of one request in one step while others are there; 0 is no limit.
+        pub long_prefill_token_threshold: usize,
+        /// Whether a prompt may be computed over several steps.
+        pub enable_chunked_prefill: bool = true,
+        /// The order of the queue.
+        pub policy: SchedulingPolicy = SchedulingPolicy::Fcfs,
+        /// Adapters that may run at once; 0 is no limit.
+        pub max_loras: usize,
+        /// Requests that may wait and run; `None` is no limit.
+        pub max_num_queued_reqs: Option<usize>,
+        /// Whether there is a KV connector, so that lookups count as asking it too.
+        pub kv_connector: bool,
+        /// Speculative decoding; `None` for a token of each request per step.
+        pub speculation: Option<Speculation>,
+    }
 }
 
 /// Value of `--scheduling-policy`.
@@ -89,23 +91,6 @@ impl SchedulerConfigError {
                 let threshold_name = name("long_prefill_token_threshold");
                 format!("{threshold_name} ({threshold}) must be at most {length_name} ({length})")
             }
-        }
-    }
-}
-
-impl Default for SchedulerConfig {
-    fn default() -> Self {
-        Self {
-            max_num_seqs: 128,
-            max_num_batched_tokens: 2048,
-            max_model_len: 8192,
-            long_prefill_token_threshold: 0,
-            enable_chunked_prefill: true,
-            policy: SchedulingPolicy::Fcfs,
-            max_loras: 0,
-            max_num_queued_reqs: None,
-            kv_connector: false,
-            speculation: None,
         }
     }
 }

@@ -67,13 +67,15 @@ pub struct EngineCoreOutput {
     pub num_external_tokens: usize,
 }
 
-/// Reason why a request ended by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SchedulerFinishReason {
-    /// A stop token, or the end of its content.
-    Stop,
-    /// `max_tokens`, or the model's length.
-    Length,
+base::named! {
+    /// Reason why a request ended by itself.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum SchedulerFinishReason {
+        /// A stop token, or the end of its content.
+        Stop = "stop",
+        /// `max_tokens`, or the model's length.
+        Length = "length",
+    }
 }
 
 /// A request that waits in its blocks for a transfer.
@@ -83,17 +85,6 @@ pub struct LoadingRequest {
     pub request_id: RequestId,
     /// Tokens that are transferred.
     pub num_tokens: usize,
-}
-
-impl SchedulerFinishReason {
-    /// The name in vLLM's outputs.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Length => "length",
-        }
-    }
 }
 
 impl Decisions {

@@ -243,7 +243,6 @@ impl Scheduler {
         }
     }
 
-    /// Requests that wait.
     fn num_waiting(&self) -> usize {
         self.waiting.len() + self.kv_holding.len()
     }

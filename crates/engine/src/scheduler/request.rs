@@ -69,7 +69,6 @@ pub enum Rejection {
     EmptyOutput,
 }
 
-/// State of a request in the scheduler.
 #[derive(Debug, Default)]
 pub(super) struct RequestState {
     pub(super) id: RequestId,
@@ -103,7 +102,6 @@ pub(super) struct RequestState {
     pub(super) is_received: bool,
 }
 
-/// Status of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum RequestStatus {
     #[default]
@@ -133,7 +131,6 @@ pub(super) enum FetchStage {
 }
 
 impl FetchStage {
-    /// The count of requests in this stage.
     pub(super) fn count(self, fetches: &mut KvFetchStats) -> &mut usize {
         match self {
             Self::WaitingToStart => &mut fetches.waiting_to_start,
@@ -143,7 +140,6 @@ impl FetchStage {
     }
 }
 
-/// Drafts of a request.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Drafts {
     /// Tokens that the next step may check.

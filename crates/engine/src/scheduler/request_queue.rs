@@ -41,7 +41,6 @@ impl RequestQueue {
         queue.into_iter().flatten().copied().chain(of_heap)
     }
 
-    /// Adds a request that arrives.
     pub(super) fn add(&mut self, slot: Slot, requests: &Requests) {
         match self {
             Self::Fcfs(queue) => queue.push_back(slot),

@@ -78,12 +78,10 @@ impl Requests {
         self.held.insert(request.id, slot);
     }
 
-    /// The requests that are held.
     pub(super) fn held(&self) -> impl Iterator<Item = RequestId> {
         self.held.keys().copied()
     }
 
-    /// The slot of a request that is held.
     pub(super) fn held_slot(&self, id: RequestId) -> Option<Slot> {
         self.held.get(&id).copied()
     }
@@ -95,7 +93,6 @@ impl Requests {
         Some(slot)
     }
 
-    /// Forgets the finished requests.
     pub(super) fn release_finished(&mut self) {
         for slot in self.finished.drain(..) {
             self.table[slot as usize] = RequestState::default();

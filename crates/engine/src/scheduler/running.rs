@@ -2,7 +2,6 @@
 
 use super::{ScheduledAs, ScheduledRequest, Scheduler, SchedulingPolicy, Slot};
 
-/// Scan over the running requests.
 struct RunningScan {
     /// Place of the request in turn.
     at: usize,

@@ -54,7 +54,6 @@ pub struct StepFit {
     pub errors: (f64, f64),
     /// Factors of steps without prefills, in order.
     decodes: Vec<f64>,
-    /// Of steps with prefills.
     prefills: Vec<f64>,
 }
 
@@ -134,7 +133,6 @@ fn fitted(measured: &[&MeasuredStep]) -> LinearModel {
     model
 }
 
-#[allow(clippy::cast_precision_loss)] // a count of steps
 fn count(steps: usize) -> f64 {
     steps.max(1) as f64
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use rand::Rng;
 
-use super::{StepWork, noise::log_normal};
+use super::StepWork;
+use crate::length::normal;
 
 /// A mean and the standard deviation around it, of a log-normal distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -15,37 +16,26 @@ pub struct Spread {
     pub std_dev: Duration,
 }
 
-/// Durations of the parts of a step.
-///
-/// A step with decodes takes the inter-token latency. A step that computes a whole prefill takes the time to the first
-/// token, or the overhead and the time per token where one of these is set; one that computes a part of it, that part of the time. Of
-/// a step with both the longer one counts.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Knobs {
-    /// Time of a prefill, however long the prompt is.
-    pub time_to_first_token: Spread,
-    /// Time of a step that decodes.
-    pub inter_token_latency: Spread,
-    /// Time of a prefill that does not depend on its length.
-    pub prefill_overhead: Duration,
-    /// Time of each token of a prefill; cached tokens take none.
-    pub prefill_time_per_token: Spread,
-    /// How many times longer everything takes with `max_num_seqs` requests than with one; between them it grows evenly.
-    pub time_factor_under_load: f64,
-    /// Requests of a full batch.
-    pub max_num_seqs: u32,
-}
-
-impl Default for Knobs {
-    fn default() -> Self {
-        Self {
-            time_to_first_token: Spread::default(),
-            inter_token_latency: Spread::default(),
-            prefill_overhead: Duration::ZERO,
-            prefill_time_per_token: Spread::default(),
-            time_factor_under_load: 1.0,
-            max_num_seqs: 1,
-        }
+base::with_defaults! {
+    /// Durations of the parts of a step.
+    ///
+    /// A step with decodes takes the inter-token latency. A step that computes a whole prefill takes the time to the first
+    /// token, or the overhead and the time per token where one of these is set; one that computes a part of it, that part of the time. Of
+    /// a step with both the longer one counts.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    pub struct Knobs {
+        /// Time of a prefill, however long the prompt is.
+        pub time_to_first_token: Spread,
+        /// Time of a step that decodes.
+        pub inter_token_latency: Spread,
+        /// Time of a prefill that does not depend on its length.
+        pub prefill_overhead: Duration,
+        /// Time of each token of a prefill; cached tokens take none.
+        pub prefill_time_per_token: Spread,
+        /// How many times longer everything takes with `max_num_seqs` requests than with one; between them it grows evenly.
+        pub time_factor_under_load: f64 = 1.0,
+        /// Requests of a full batch.
+        pub max_num_seqs: u32 = 1,
     }
 }
 
@@ -93,6 +83,15 @@ impl Knobs {
         let load = f64::from(requests.saturating_sub(1)) / f64::from(most);
         1.0 + (self.time_factor_under_load - 1.0) * load.min(1.0)
     }
+}
+
+/// Draws from the log-normal distribution with this mean and standard deviation; the mean itself where either is zero.
+fn log_normal(mean: f64, std_dev: f64, generator: &mut impl Rng) -> f64 {
+    if mean <= 0.0 || std_dev <= 0.0 {
+        return mean.max(0.0);
+    }
+    let variance = (1.0 + (std_dev / mean).powi(2)).ln();
+    (mean.ln() - variance / 2.0 + variance.sqrt() * normal(generator)).exp()
 }
 
 #[cfg(test)]
@@ -148,5 +147,17 @@ mod tests {
         let of = |decodes| millis(&knobs, &StepWork { decodes, ..StepWork::default() });
         assert_eq!([of(1), of(5), of(9), of(40)], [10.0, 20.0, 30.0, 30.0]);
         assert_eq!(millis(&Knobs { max_num_seqs: 1, ..knobs }, &StepWork { decodes: 1, ..StepWork::default() }), 10.0);
+    }
+
+    #[test]
+    fn draws_have_the_mean_and_the_deviation_that_were_asked_for() {
+        let mut generator = Xoshiro256PlusPlus::seed_from_u64(1);
+        let drawn: Vec<f64> = (0..20_000).map(|_| log_normal(0.02, 0.005, &mut generator)).collect();
+        let mean = drawn.iter().sum::<f64>() / 20_000.0;
+        let variance = drawn.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / 20_000.0;
+        assert!((mean - 0.02).abs() < 2e-4, "{mean}");
+        assert!((variance.sqrt() - 0.005).abs() < 2e-4, "{}", variance.sqrt());
+        assert!(drawn.iter().all(|value| *value > 0.0));
+        assert_eq!(log_normal(0.02, 0.0, &mut generator), 0.02);
     }
 }

@@ -44,7 +44,6 @@ impl LinearModel {
 }
 
 /// What the coefficients are multiplied with.
-#[allow(clippy::cast_precision_loss)] // counts of tokens
 pub(super) fn terms(work: &StepWork, is_request: bool) -> [f64; TERMS] {
     let request = f64::from(u8::from(is_request));
     [1.0, f64::from(work.decodes), f64::from(work.prefill_tokens), work.context_tokens as f64, request]

@@ -13,7 +13,6 @@
 mod fit;
 mod knobs;
 mod linear;
-mod noise;
 mod profile;
 mod transfer;
 mod work;

@@ -37,7 +37,6 @@ pub struct Profile {
     /// Operations per second of one GPU.
     operations: f64,
     gpus: f64,
-    /// Parameters of the model.
     parameters: f64,
     /// Bytes of keys and values of a token.
     kv_bytes: f64,
@@ -79,7 +78,6 @@ impl FromStr for Profile {
 }
 
 impl Profile {
-    #[allow(clippy::cast_precision_loss)] // counts of tokens
     pub(super) fn seconds(&self, work: &StepWork) -> f64 {
         let reached = if self.gpus > 1.0 { TOGETHER } else { 1.0 } * self.gpus;
         let bytes = self.parameters * BYTES + work.context_tokens as f64 * self.kv_bytes;

@@ -38,7 +38,6 @@ impl TransferClock {
     }
 
     /// Draws the duration of the next transfer, of so many tokens.
-    #[allow(clippy::cast_precision_loss)] // a count of tokens
     pub fn duration(&mut self, tokens: usize) -> Duration {
         let constant = self.times.latency.draw(&mut self.generator);
         let seconds = constant + self.times.per_token.draw(&mut self.generator) * tokens as f64;

@@ -28,7 +28,6 @@ impl StepWork {
         work
     }
 
-    #[allow(clippy::cast_precision_loss)] // counts of tokens
     fn add(&mut self, scheduled: &ScheduledRequest) {
         let tokens = u32::try_from(scheduled.num_tokens).unwrap_or(u32::MAX);
         if scheduled.prefill_tokens > 0 {
@@ -49,9 +48,7 @@ impl StepWork {
         self.decodes + self.prefills
     }
 
-    /// Tokens that the step computes.
-    #[must_use]
-    pub fn tokens(&self) -> u32 {
+    pub(crate) fn tokens(&self) -> u32 {
         self.decodes.saturating_add(self.draft_tokens).saturating_add(self.prefill_tokens)
     }
 }

@@ -45,7 +45,6 @@ use base::lock::Lock;
 /// The first bytes of an HTTP/2 connection (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The service of one connection's requests.
 pub(super) struct ConnectionService<B> {
     pub(super) service: SharedService<B>,
     pub(super) client: Peer,
@@ -205,7 +204,6 @@ where
 /// Response that hyper must not send.
 enum TakenResponse<B> {
     Stream(EventStream<B>),
-    /// Nothing is sent, and the connection ends.
     Nothing(ConnectionEnd),
 }
 
@@ -305,7 +303,6 @@ where
     Ok(None)
 }
 
-/// The future that hyper polls for a response.
 type Responding<B> = Pin<Box<dyn Future<Output = Result<Response<WrittenFirst<B>>, Infallible>> + Send>>;
 
 /// Wraps a service so that streams of events, broken responses and upgrades are put into their slots.

@@ -57,7 +57,6 @@ impl ConnectionEnd {
         None
     }
 
-    /// Ends a connection.
     pub(super) async fn end<I: ConnectionStream>(self, mut wire: I) {
         let ends = async {
             match self {

@@ -37,7 +37,6 @@ const KEPT_CAPACITY: usize = 1024;
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
-/// The end of a stream.
 #[derive(Debug)]
 pub(super) enum StreamEnd {
     /// The stream was sent to its end; these bytes of the next request were read already.
@@ -48,7 +47,6 @@ pub(super) enum StreamEnd {
     Cut,
 }
 
-/// Sends a response as chunks.
 pub(super) async fn send<I, B>(wire: &mut I, response: Response<B>) -> StreamEnd
 where
     I: AsyncRead + AsyncWrite + Unpin,

@@ -49,7 +49,6 @@ impl Timer for HeaderTimer {
     }
 }
 
-/// One deadline on the shared timer.
 #[derive(Debug)]
 struct Deadline {
     timer: HeaderTimer,

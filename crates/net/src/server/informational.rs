@@ -68,7 +68,7 @@ impl Informational {
     }
 
     /// Awaits the final response, and delays it until every informational response that was queued before is written.
-    pub async fn send_before<T>(&self, mut responding: Pin<&mut impl Future<Output = T>>) -> T {
+    pub(crate) async fn send_before<T>(&self, mut responding: Pin<&mut impl Future<Output = T>>) -> T {
         let mut response = None;
         poll_fn(|context| {
             if response.is_none()
@@ -91,7 +91,6 @@ impl Informational {
         .await
     }
 
-    /// Writes what is queued.
     pub(super) fn poll_write<I: AsyncWrite + Unpin>(
         &self,
         stream: &mut I,

@@ -61,7 +61,6 @@ struct ReservedFiles {
 pub(super) struct Lent(Reserve);
 
 impl Reserve {
-    /// Reserves the descriptors.
     pub(super) fn new() -> Self {
         let reserve = Self::default();
         reserve.0.lock().fill();

@@ -55,8 +55,7 @@ impl Workers {
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    #[must_use]
-    pub fn current() -> Self {
+    pub(crate) fn current() -> Self {
         Self { workers: vec![WorkerThread { handle: Handle::current(), own: None }] }
     }
 

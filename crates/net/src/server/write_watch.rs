@@ -7,13 +7,14 @@ use std::{
     io,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
+use base::lock::Lock;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::{
     io::AsyncWrite,
@@ -23,7 +24,6 @@ use tokio::{
 /// Flushes after which what was given to a connection before is written.
 const FLUSHES: u8 = 2;
 
-/// End of a head.
 const HEAD_END: &[u8] = b"\r\n\r\n";
 
 /// The head of a response leaves in pieces; an extension of the response.
@@ -38,7 +38,6 @@ pub struct SlowHead {
 }
 
 impl SlowHead {
-    /// Time in which a head of these headers leaves.
     pub(super) fn time(self, headers: &HeaderMap) -> Duration {
         let size = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len() + 4;
         let pieces = headers.iter().map(size).sum::<usize>() / self.bytes.max(1);
@@ -108,7 +107,7 @@ struct WriteState {
     is_held_up: AtomicBool,
     is_awaited: AtomicBool,
     is_paced: AtomicBool,
-    rare: Mutex<RareWrites>,
+    rare: Lock<RareWrites>,
 }
 
 /// State that few connections need.
@@ -126,10 +125,6 @@ struct RareWrites {
 pub(super) struct WriteWatch(Arc<WriteState>);
 
 impl WriteWatch {
-    fn rare(&self) -> MutexGuard<'_, RareWrites> {
-        self.0.rare.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns true if the last write waits for the client.
     pub(super) fn is_held_up(&self) -> bool {
         self.0.is_held_up.load(Ordering::Relaxed)
@@ -142,7 +137,7 @@ impl WriteWatch {
 
     /// Notes the task that serves the connection.
     pub(super) fn served_by(&self, context: &Context<'_>) {
-        let mut rare = self.rare();
+        let mut rare = self.0.rare.lock();
         if !rare.connection.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
             rare.connection = Some(context.waker().clone());
         }
@@ -153,7 +148,7 @@ impl WriteWatch {
         if !self.0.is_awaited.load(Ordering::Acquire) {
             return;
         }
-        let mut rare = self.rare();
+        let mut rare = self.0.rare.lock();
         rare.waiting.retain_mut(|waiting| {
             waiting.left = waiting.left.saturating_sub(1);
             if waiting.left == 0 {
@@ -170,7 +165,7 @@ impl WriteWatch {
 
     /// Polls for the time when all that was given to the connection before the first poll is written.
     pub(super) fn poll_written(&self, wait: &mut WriteWait, context: &Context<'_>) -> Poll<()> {
-        let mut rare = self.rare();
+        let mut rare = self.0.rare.lock();
         let Some(id) = wait.0 else {
             rare.begun += 1;
             let id = rare.begun;
@@ -193,7 +188,7 @@ impl WriteWatch {
 
     /// Lets the next head leave in pieces.
     pub(super) fn pace(&self, pace: SlowHead) {
-        self.rare().head = Some(PacedHead { pace, pause: None, matched: 0 });
+        self.0.rare.lock().head = Some(PacedHead { pace, pause: None, matched: 0 });
         self.0.is_paced.store(true, Ordering::Release);
     }
 
@@ -207,7 +202,7 @@ impl WriteWatch {
         if !self.0.is_paced.load(Ordering::Acquire) {
             return None;
         }
-        let mut rare = self.rare();
+        let mut rare = self.0.rare.lock();
         let polled = rare.head.as_mut()?.poll_write(stream, context, bytes);
         if matches!(polled, Poll::Ready(Ok((_, true)))) {
             rare.head = None;
@@ -276,6 +271,6 @@ mod tests {
             watch.poll_written(&mut wait, context)
         })
         .await;
-        assert!(!watch.0.is_awaited.load(Ordering::Relaxed) && watch.rare().waiting.is_empty());
+        assert!(!watch.0.is_awaited.load(Ordering::Relaxed) && watch.0.rare.lock().waiting.is_empty());
     }
 }

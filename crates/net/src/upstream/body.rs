@@ -58,7 +58,6 @@ impl<B: OutgoingBody> UpstreamBody<B> {
 }
 
 impl<B: OutgoingBody> IncomingBody<B> {
-    /// Polls for the next frame.
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UpstreamBodyError>>> {
         match self {
             Self::Hyper(body, connection) => poll_hyper(body, connection, cx).map_err(UpstreamBodyError::Http),

@@ -161,7 +161,6 @@ impl<B: OutgoingBody> Connection<B> {
         })
     }
 
-    /// Returns whether the connection is open and idle.
     pub(super) fn is_idle(&mut self) -> bool {
         self.poll(&mut Context::from_waker(Waker::noop())).is_pending() && self.sender.is_ready()
     }

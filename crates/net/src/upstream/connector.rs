@@ -79,7 +79,6 @@ pub(super) struct ConnectTimeout(pub(super) Duration);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The connector of one client.
 #[derive(Clone)]
 pub(super) struct Connector {
     tcp: HttpConnector,

@@ -93,9 +93,7 @@ impl UpstreamError {
     pub fn cause(&self) -> String {
         self.causes().last().map_or_else(String::new, ToString::to_string)
     }
-}
 
-impl UpstreamError {
     /// Builds the response to a request that the upstream did not answer: 504 after a timeout, else 502.
     #[must_use]
     pub fn response(&self) -> Response<Bytes> {

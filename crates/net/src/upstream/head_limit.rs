@@ -20,7 +20,6 @@ use bytes::Bytes;
 use memchr::memmem;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The end of a head.
 const END: &[u8] = b"\r\n\r\n";
 
 /// The media type in the head of a stream of events.
@@ -50,7 +49,6 @@ impl HeadLimit {
         self.0.mode.store(HEAD, Relaxed);
     }
 
-    /// Lifts the limit.
     pub(super) fn allow_all(&self) {
         self.0.mode.store(ALL, Relaxed);
     }
@@ -66,7 +64,6 @@ impl HeadLimit {
     }
 }
 
-/// A connection with a limit.
 #[derive(Debug)]
 pub(super) struct HeadLimited<I> {
     stream: I,

@@ -56,7 +56,7 @@ use self::{
 
 /// Calls `listener` with each informational response (1xx) to a request, over HTTP/1.1 only. 100 is left out: each server on
 /// the way sends its own.
-pub fn on_informational<B>(
+pub(crate) fn on_informational<B>(
     request: &mut Request<B>,
     listener: impl Fn(StatusCode, &HeaderMap) + Send + Sync + 'static,
 ) {

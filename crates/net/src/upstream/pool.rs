@@ -94,9 +94,7 @@ impl<B: OutgoingBody> Pool<B> {
         kept.append(&mut idle);
         *idle = kept;
     }
-}
 
-impl<B: OutgoingBody> Pool<B> {
     /// Returns a connection whose response was received completely.
     pub(super) fn give_back(self: &Arc<Self>, connection: Connection<B>) {
         self.keep(IdleConnection::Hyper(connection));

@@ -99,9 +99,7 @@ impl<R> Relayed<R> {
     pub fn within(self, limit: Option<Duration>) -> Self {
         Self { idle: limit.map(|limit| Box::new(PauseLimit { limit, pause: None })), ..self }
     }
-}
 
-impl<R> Relayed<R> {
     /// Takes the next bytes of what was already received.
     fn next_piece(&mut self) -> Option<Bytes> {
         loop {

@@ -131,12 +131,6 @@ impl RawEvent {
         event_name(&self.raw)
     }
 
-    /// Returns whether the payload is the `[DONE]` that ends OpenAI streams.
-    #[must_use]
-    pub fn is_done(&self) -> bool {
-        self.data().is_some_and(|data| data.as_ref() == b"[DONE]")
-    }
-
     /// Returns the names and values of all fields, comments with an empty name; lines end in LF, CR or both.
     pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let lines = self.raw.split(|byte| matches!(byte, b'\n' | b'\r')).filter(|line| !line.is_empty());
@@ -274,7 +268,7 @@ mod tests {
         assert_eq!(event(b": comment\n\n").data(), None);
         assert_eq!(event(b"database: x\n\n").data(), None);
         assert_eq!(event(b"event: a\r\ndata: 1\r\n\r\n").name(), Some(&b"a"[..]));
-        assert!(event(b"data: [DONE]\n\n").is_done());
+        assert_eq!(event(b"data: [DONE]\n\n").data().unwrap().as_ref(), b"[DONE]");
     }
 
     #[test]

@@ -10,7 +10,6 @@ use super::{
     normal::{self, sorted},
 };
 
-/// The lists that a conversation may be in.
 const LISTS: [&str; 2] = ["messages", "input"];
 
 /// One message of a conversation, or one text that counts as one.
@@ -43,7 +42,6 @@ pub struct ConversationStart<'a> {
     pub progress: CanonicalProgress,
 }
 
-/// A canonical body in parts.
 pub(super) struct CanonicalParts {
     /// Everything but the listed messages.
     pub(super) fields: Value,
@@ -65,15 +63,8 @@ impl CanonicalProgress {
         self.chain.backward().map(|link| link.hash)
     }
 
-    /// Returns the number of messages.
-    #[must_use]
-    pub fn messages(&self) -> usize {
-        self.count
-    }
-
     /// The hash of everything so far; 0 for nothing.
-    #[must_use]
-    pub fn hash(&self) -> u128 {
+    pub(crate) fn hash(&self) -> u128 {
         self.chain.last().map_or(0, |link| link.hash)
     }
 }
@@ -98,7 +89,6 @@ impl CanonicalRules {
         progress.count += 1;
     }
 
-    /// One message in canonical form.
     fn message(&self, list: &str, progress: &mut CanonicalProgress, message: &Value) -> Value {
         #[cfg(test)]
         WORK.with(|work| work.set(work.get() + 1));
@@ -118,8 +108,7 @@ impl CanonicalRules {
     }
 
     /// The start of a body's conversation, before its messages.
-    #[must_use]
-    pub fn lead(&self, body: &SharedBody) -> CanonicalProgress {
+    pub(crate) fn lead(&self, body: &SharedBody) -> CanonicalProgress {
         let fields = body.fields().as_object().into_iter().flatten();
         let kept = fields.filter(|(name, _)| ["system", "instructions"].contains(&name.as_str()));
         let kept: Map<String, Value> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
@@ -187,7 +176,6 @@ impl CanonicalRules {
     }
 }
 
-/// The list that a conversation is in.
 fn list_of(body: &SharedBody) -> Option<&'static str> {
     if body.list().is_some() {
         return body.list();
@@ -206,7 +194,6 @@ fn led_by(fields: &Value) -> CanonicalProgress {
     progress
 }
 
-/// A single text that is a conversation.
 fn single(fields: &Value) -> Option<&Value> {
     ["input", "prompt"].iter().find_map(|name| fields.get(*name).filter(|value| value.is_string()))
 }

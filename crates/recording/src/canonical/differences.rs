@@ -21,26 +21,16 @@ pub struct BodyDifference {
     pub at: Option<usize>,
 }
 
-/// Change at a place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
-    /// It is only in what was received.
-    Add,
-    /// It is only in what was recorded.
-    Remove,
-    /// It has another value.
-    Replace,
-}
-
-impl Operation {
-    /// Its name in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Add => "add",
-            Self::Remove => "remove",
-            Self::Replace => "replace",
-        }
+base::named! {
+    /// Change at a place.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Operation {
+        /// It is only in what was received.
+        Add = "add",
+        /// It is only in what was recorded.
+        Remove = "remove",
+        /// It has another value.
+        Replace = "replace",
     }
 }
 

@@ -9,12 +9,10 @@ use serde_json::{Map, Value};
 pub(super) struct IdNames(HashMap<String, String>);
 
 impl IdNames {
-    /// Renames the ids of a body.
     pub(super) fn rename(&mut self, body: &mut Value) {
         visit_ids(body, &mut |id| self.rename_one(id));
     }
 
-    /// Renames the ids of one message or item.
     pub(super) fn rename_item(&mut self, item: &mut Value) {
         item.as_object_mut().into_iter().for_each(|item| of_item(item, &mut |id| self.rename_one(id)));
     }

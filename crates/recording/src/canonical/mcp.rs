@@ -23,8 +23,7 @@ pub struct McpCall<'a> {
 
 impl<'a> McpCall<'a> {
     /// Reads a recorded request; `None` where it is none of MCP. Requests that were recorded as HTTP still have their `jsonrpc`.
-    #[must_use]
-    pub fn of(method: &str, path: &str, body: &'a Value) -> Option<Self> {
+    pub(crate) fn of(method: &str, path: &str, body: &'a Value) -> Option<Self> {
         let name = path.split('?').next()?.strip_prefix(ROOT).filter(|name| !name.is_empty() && !name.contains('/'))?;
         let called = body.get("method")?.as_str()?;
         let is_ours = method == "POST" && body.get("jsonrpc").is_none();

@@ -219,8 +219,7 @@ impl CanonicalRules {
     }
 
     /// The canonical form of a body. A canonical form's canonical form is itself.
-    #[must_use]
-    pub fn canonical(&self, boundary: &str, body: &Value) -> Value {
+    pub(crate) fn canonical(&self, boundary: &str, body: &Value) -> Value {
         let mut body = body.clone();
         self.even(boundary, &mut body);
         IdNames::default().rename(&mut body);

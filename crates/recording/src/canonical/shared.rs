@@ -104,9 +104,7 @@ impl<T> SharedList<T> {
         self.last.is_none()
     }
 
-    /// The last item.
-    #[must_use]
-    pub fn last(&self) -> Option<&T> {
+    pub(crate) fn last(&self) -> Option<&T> {
         self.last.as_ref().map(|link| &link.item)
     }
 
@@ -257,14 +255,12 @@ impl SharedBody {
     }
 
     /// Returns true if there is no body.
-    #[must_use]
-    pub fn is_null(&self) -> bool {
+    pub(crate) fn is_null(&self) -> bool {
         self.fields.is_null()
     }
 
     /// The last message, or the last item of the `input`.
-    #[must_use]
-    pub fn last_message(&self) -> Option<&Value> {
+    pub(crate) fn last_message(&self) -> Option<&Value> {
         let input = || self.get("input").and_then(Value::as_array).and_then(|items| items.last());
         self.messages().map_or_else(input, SharedList::last)
     }

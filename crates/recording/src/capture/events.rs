@@ -78,7 +78,6 @@ impl CapturedEvents {
         Some((name, [start, own, end].concat()))
     }
 
-    /// Returns the data of the last event.
     pub(super) fn last(&self) -> Option<Vec<u8>> {
         Some(self.get(self.list.len().checked_sub(1)?)?.1)
     }
@@ -93,7 +92,6 @@ impl CapturedEvents {
         self.bytes.capacity() + self.list.capacity() * Self::EACH
     }
 
-    /// Returns the events with their times.
     pub(super) fn moments(&self) -> Vec<Moment> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let moment = |(at, event): (usize, &Captured)| {

@@ -99,10 +99,8 @@ impl MessageScope {
     }
 }
 
-/// The roles of messages.
 const ROLES: [&str; 5] = ["user", "assistant", "system", "developer", "tool"];
 
-/// The keys of a scope.
 const ROLE: &str = "role";
 const MESSAGE: &str = "message";
 
@@ -195,7 +193,6 @@ fn header((name, value): (&String, &Value)) -> Result<Condition, String> {
     Ok(Condition::Header(name.to_ascii_lowercase(), test))
 }
 
-/// A name, or a list of them.
 fn names(value: &Value) -> Option<Vec<String>> {
     match value {
         Value::String(name) if !name.is_empty() => Some(vec![name.clone()]),
@@ -214,7 +211,6 @@ fn counts(value: &Value) -> Option<Vec<u64>> {
     }
 }
 
-/// Makes the condition on a text at a place.
 type OfText<'f> = &'f dyn Fn(Option<FieldPath>, &str) -> Result<Condition, String>;
 
 /// Conditions on texts: of the last message of the user, or of fields by their names.

@@ -60,7 +60,7 @@ impl Fixture {
     ///
     /// # Errors
     /// The first thing that is wrong.
-    pub fn read(shown: &Value) -> Result<Self, FixtureError> {
+    pub(crate) fn read(shown: &Value) -> Result<Self, FixtureError> {
         let wrong = |key: &str, message: String| FixtureError { key: key.to_owned(), message };
         let fields = match shown {
             Value::String(any) if any == "any" => return Ok(Self::default()),
@@ -89,8 +89,7 @@ impl Fixture {
     }
 
     /// Returns whether every request that fulfils the conditions of another one fulfils these too, as far as their texts show it.
-    #[must_use]
-    pub fn covers(&self, other: &Self) -> bool {
+    pub(crate) fn covers(&self, other: &Self) -> bool {
         let is_text =
             |condition: &&Condition| matches!(condition, Condition::Contains(None, _) | Condition::Regex(None, _));
         let looks_alike = self.scope == other.scope

@@ -190,7 +190,6 @@ pub(super) fn map(node: &YamlNode, key: &str) -> Result<Map<String, Value>, Wron
     }
 }
 
-/// A list of texts, or one text.
 pub(super) fn texts(node: &YamlNode, key: &str) -> Result<Vec<String>, Wrong> {
     match &node.kind {
         YamlKind::List(items) => items.iter().map(|item| text(item, key)).collect(),

@@ -13,7 +13,6 @@ use base::units::{Millis, parse_duration};
 /// The keys of which each is an answer of its own.
 const KEYS: [&str; 5] = ["parts", "schema", "record", "verdict", "semantic"];
 
-/// The most parts of an answer.
 const MOST_PARTS: usize = 100_000;
 
 /// An answer that is made for a request.
@@ -71,7 +70,7 @@ pub(super) fn read(entries: &[YamlEntry]) -> Result<Option<MadeAnswer>, Wrong> {
         "record" => MadeAnswer::Record(text("the name of a record, such as agent.yaml#3")?.to_owned()),
         "verdict" => MadeAnswer::Verdict(GuardVerdict::read(entries, *line)?),
         _ => {
-            let names = SemanticFault::ALL.map(|(name, _)| name).join(", ");
+            let names = SemanticFault::ALL.map(SemanticFault::name).join(", ");
             let fault = SemanticFault::named(text(&names)?);
             MadeAnswer::Semantic(fault.ok_or_else(|| Wrong::at(*line, format!("`answer.semantic` has to be {names}")))?)
         }
@@ -121,8 +120,7 @@ impl MadeAnswer {
     }
 
     /// Paths of the requests that it is for where its record names none; empty where that is every request for text.
-    #[must_use]
-    pub fn routes(&self) -> &'static [&'static str] {
+    pub(crate) fn routes(&self) -> &'static [&'static str] {
         match self {
             Self::Verdict(verdict) => verdict.kind.routes(),
             Self::Parts(_) | Self::Schema(_) | Self::Record(_) | Self::Semantic(_) => &[],

@@ -151,8 +151,7 @@ impl<'de> Deserialize<'de> for Moments {
 
 impl Moments {
     /// Returns true if no event is known; a list that was not read yet counts as one.
-    #[must_use]
-    pub fn is_nothing(&self) -> bool {
+    pub(crate) fn is_nothing(&self) -> bool {
         self.raw.is_none() && self.is_empty()
     }
 }

@@ -99,36 +99,24 @@ impl FromStr for ValueSource {
 
 impl RecordedAnswer {
     /// Returns true if a client may try again because of it: an error status, or a fault.
-    #[must_use]
-    pub fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.status >= 400 || self.fault.is_some()
     }
 }
 
-/// Form in which a client repeats a response in its next request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Echo {
-    /// Role, content and calls.
-    #[default]
-    Plain,
-    /// The whole message, reasoning too.
-    Whole,
-    /// Its text only.
-    Text,
-    /// Items without the ids and states that the response gave them.
-    Bare,
-}
-
-impl Echo {
-    /// Its name in a file.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "plain",
-            Self::Whole => "whole",
-            Self::Text => "text",
-            Self::Bare => "bare",
-        }
+base::named! {
+    /// Form in which a client repeats a response in its next request.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub enum Echo {
+        /// Role, content and calls.
+        #[default]
+        Plain = "plain",
+        /// The whole message, reasoning too.
+        Whole = "whole",
+        /// Its text only.
+        Text = "text",
+        /// Items without the ids and states that the response gave them.
+        Bare = "bare",
     }
 }
 
@@ -212,9 +200,7 @@ pub enum TransportFault {
 }
 
 impl TransportFault {
-    /// Its name in a file.
-    #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Reset { .. } => "reset",
             Self::Truncate { .. } => "truncate",

@@ -115,7 +115,6 @@ fn partners(old: &[CanonicalKey], new: &[CanonicalKey]) -> Vec<Option<usize>> {
 /// Place of a new record among the old ones.
 #[derive(Debug, Clone, Copy)]
 enum RecordSlot {
-    /// That of an old record.
     At(usize),
     /// Behind so many old records.
     Behind(usize),

@@ -38,7 +38,6 @@ impl Variables {
     }
 }
 
-/// The groups of a match.
 #[derive(Debug)]
 struct MatchGroups(Vec<(Option<String>, String)>);
 
@@ -100,10 +99,7 @@ pub fn check(text: &str) -> Result<(), String> {
 }
 
 /// Checks the spelling of an expression.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn check_expression(text: &str) -> Result<(), String> {
+pub(crate) fn check_expression(text: &str) -> Result<(), String> {
     environment().compile_expression(text).map(drop).map_err(|error| reason(&error))
 }
 

@@ -59,7 +59,6 @@ fn text(header: &Header, records: &[CassetteRecord], tools: &Map<String, Value>,
     out
 }
 
-/// Form in which the definitions of tools are written.
 #[derive(Debug)]
 pub(super) enum ToolsForm<'a> {
     /// By name; definitions are added.

@@ -84,7 +84,6 @@ fn counted_apart(body: &Map<String, Value>, tokenizer: &Tokenizer) -> usize {
     texts.filter_map(|text| tokenizer.encode(text, SpecialTokens::Skip).ok()).map(|ids| ids.len()).sum()
 }
 
-/// Makes a record of a chat.
 fn chat(mut body: Map<String, Value>, output: Option<u32>, reading: &mut Reading) -> Result<Record, String> {
     limits(&mut body, output);
     let mut made = record(0, output.unwrap_or(0), RowTimes::default())?;

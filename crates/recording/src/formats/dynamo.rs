@@ -27,7 +27,6 @@ const MOST_BODIES: usize = 64 << 20;
 /// Sub-agents of which the session is known.
 const MOST_AGENTS: usize = 1 << 20;
 
-/// Reader of events.
 #[derive(Default)]
 pub(super) struct Events {
     waiting: VecDeque<(String, Record)>,

@@ -151,7 +151,6 @@ impl<'a> Fields<'a> {
         serde_json::from_str(value.get()).map(Some).map_err(|_| format!("`{name}` is no list of objects"))
     }
 
-    /// Takes an object.
     pub(super) fn object(&mut self, names: &[&'static str]) -> Result<Option<Self>, String> {
         let Some((name, value)) = self.take(names) else { return Ok(None) };
         Self::parse(value.get().as_bytes()).map(Some).map_err(|_| format!("`{name}` is no object"))
@@ -165,7 +164,6 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A required field.
 pub(super) fn required<T>(value: Option<T>, name: &str) -> Result<T, String> {
     value.ok_or_else(|| format!("missing field `{name}`"))
 }

@@ -1,61 +1,35 @@
 //! Which program's format a file has.
 
-use std::{fmt, path::Path};
+use std::path::Path;
 
 use super::fields::Fields;
 
-/// A format of files of requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TraceFormat {
-    /// A trace of this program.
-    Trace,
-    /// A row for each request: Mooncake, AIPerf's `mooncake_trace`, Dynamo's replay rows. Times in milliseconds, blocks of 512 tokens.
-    Mooncake,
-    /// The same rows for `vllm bench serve --dataset-name timed_trace`. Times in seconds, blocks of 16 tokens.
-    VllmTimedTrace,
-    /// An object for each conversation with the requests of an agent and its sub-agents: Weka, AgentX.
-    Weka,
-    /// Events of Dynamo's request trace.
-    Dynamo,
-    /// AIPerf's `single_turn`: a text for each request.
-    AiperfSingleTurn,
-    /// AIPerf's `multi_turn`: the users' texts of each conversation.
-    AiperfMultiTurn,
-    /// An object for each conversation with the texts of both sides.
-    ShareGpt,
+base::named! {
+    /// A format of files of requests.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum TraceFormat {
+        /// A trace of this program.
+        Trace = "trace",
+        /// A row for each request: Mooncake, AIPerf's `mooncake_trace`, Dynamo's replay rows. Times in milliseconds, blocks of 512 tokens.
+        Mooncake = "mooncake",
+        /// The same rows for `vllm bench serve --dataset-name timed_trace`. Times in seconds, blocks of 16 tokens.
+        VllmTimedTrace = "vllm-timed-trace",
+        /// An object for each conversation with the requests of an agent and its sub-agents: Weka, AgentX.
+        Weka = "weka",
+        /// Events of Dynamo's request trace.
+        Dynamo = "dynamo",
+        /// AIPerf's `single_turn`: a text for each request.
+        AiperfSingleTurn = "aiperf-single-turn",
+        /// AIPerf's `multi_turn`: the users' texts of each conversation.
+        AiperfMultiTurn = "aiperf-multi-turn",
+        /// An object for each conversation with the texts of both sides.
+        ShareGpt = "sharegpt",
+    }
 }
 
 impl TraceFormat {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::Trace,
-        Self::Mooncake,
-        Self::VllmTimedTrace,
-        Self::Weka,
-        Self::Dynamo,
-        Self::AiperfSingleTurn,
-        Self::AiperfMultiTurn,
-        Self::ShareGpt,
-    ];
-
-    /// Its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Trace => "trace",
-            Self::Mooncake => "mooncake",
-            Self::VllmTimedTrace => "vllm-timed-trace",
-            Self::Weka => "weka",
-            Self::Dynamo => "dynamo",
-            Self::AiperfSingleTurn => "aiperf-single-turn",
-            Self::AiperfMultiTurn => "aiperf-multi-turn",
-            Self::ShareGpt => "sharegpt",
-        }
-    }
-
     /// Default number of tokens of a block.
-    #[must_use]
-    pub fn usual_block_size(self) -> u32 {
+    pub(crate) fn usual_block_size(self) -> u32 {
         match self {
             Self::Mooncake => 512,
             Self::Weka | Self::Dynamo => 64,
@@ -64,8 +38,7 @@ impl TraceFormat {
     }
 
     /// Returns whether a last block that is not full has a hash too.
-    #[must_use]
-    pub fn has_tails(self) -> bool {
+    pub(crate) fn has_tails(self) -> bool {
         matches!(self, Self::Mooncake | Self::VllmTimedTrace | Self::Dynamo)
     }
 
@@ -101,11 +74,5 @@ impl TraceFormat {
             return Some(Self::Mooncake);
         }
         has(&["text", "texts"]).then_some(Self::AiperfSingleTurn)
-    }
-}
-
-impl fmt::Display for TraceFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }

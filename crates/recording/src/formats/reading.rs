@@ -43,7 +43,6 @@ impl Head {
     }
 }
 
-/// Takes requests.
 pub(super) type RequestCallback<'a> = &'a mut dyn FnMut(&Head, Record) -> Result<(), FormatError>;
 
 /// Reads a file and hands each request to `each`, in the order of the file; returns what was left out.
@@ -123,7 +122,6 @@ impl From<String> for ObjectRefusal {
     }
 }
 
-/// A file that is read.
 pub(super) struct Reading<'a> {
     name: String,
     options: &'a ReadOptions,

@@ -21,7 +21,6 @@ use super::{
 /// Sessions of which the last arrival is kept, for turns that follow by a delay.
 const MOST_SESSIONS: usize = 1 << 22;
 
-/// Reader of rows.
 pub(super) struct RowReader {
     /// Milliseconds of a unit of time.
     unit: f64,
@@ -92,7 +91,6 @@ impl Objects for RowReader {
     }
 }
 
-/// An endpoint and a body for it.
 type EndpointBody = (Endpoint, Map<String, Value>);
 
 /// The body of a row that has more than lengths.

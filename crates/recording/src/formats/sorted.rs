@@ -27,6 +27,7 @@ pub(super) type SortKey = (u64, u64);
 type SortedEntry = (SortKey, u64, Vec<u8>);
 
 /// Records that are being collected.
+#[derive(Default)]
 pub(super) struct SortedLines {
     folder: PathBuf,
     entries: Vec<SortedEntry>,
@@ -42,17 +43,7 @@ pub(super) struct SortedLines {
 impl SortedLines {
     /// Records that go through a file in this folder where they are many.
     pub(super) fn in_folder(folder: &Path) -> Self {
-        let folder = folder.to_owned();
-        Self {
-            folder,
-            entries: Vec::new(),
-            bytes: 0,
-            count: 0,
-            most: RUN,
-            file: None,
-            runs: Vec::new(),
-            line: Vec::new(),
-        }
+        Self { folder: folder.to_owned(), most: RUN, ..Self::default() }
     }
 
     pub(super) fn push(&mut self, key: SortKey, record: &Record) -> Result<(), FormatError> {

@@ -27,7 +27,6 @@ use crate::trace::FinishReason;
 /// Conversations whose names are remembered, to distinguish those with the same one.
 const MOST_NAMES: usize = 1 << 22;
 
-/// Reader of conversations.
 #[derive(Default)]
 pub(super) struct WekaConversations {
     names: HashSet<u64>,
@@ -35,7 +34,6 @@ pub(super) struct WekaConversations {
     further: HashMap<u64, u32>,
 }
 
-/// A request of a conversation.
 struct WekaRequest {
     /// From the conversation's start.
     at: Duration,

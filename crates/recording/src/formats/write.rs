@@ -225,7 +225,6 @@ pub(super) fn number(value: f64) -> Value {
     if value.fract() == 0.0 && (0.0..9e15).contains(&value) { json!(value as u64) } else { json!(value) }
 }
 
-/// Writer of rows.
 #[derive(Default)]
 struct RowWriter {
     zero: Option<Duration>,

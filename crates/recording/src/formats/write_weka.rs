@@ -17,6 +17,7 @@ use crate::trace::{FinishReason, JsonWriter, Record};
 const MOST_BYTES: usize = 256 << 20;
 
 /// Conversations that are written.
+#[derive(Default)]
 pub(super) struct WekaWriter {
     sizes: (u32, u32),
     session: Option<(u64, String)>,
@@ -35,18 +36,7 @@ pub(super) struct WekaWriter {
 
 impl WekaWriter {
     pub(super) fn new(sizes: (u32, u32)) -> Self {
-        Self {
-            sizes,
-            session: None,
-            requests: Vec::new(),
-            agents: HashMap::new(),
-            models: Vec::new(),
-            numbers: HashMap::new(),
-            begin: Duration::ZERO,
-            bytes: 0,
-            count: 0,
-            losses: Losses::default(),
-        }
+        Self { sizes, ..Self::default() }
     }
 
     /// Sorts the requests of a session together, in the order of their arrival. A request without a session is one by itself.

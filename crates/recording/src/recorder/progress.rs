@@ -9,21 +9,17 @@ use tokio::time::Instant;
 
 use super::RefusedReason;
 
-/// Bounds of a recorder: its queue, and its wait for a disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Capacity {
-    /// Items that may wait.
-    pub items: usize,
-    /// Bytes that they may hold. A single item may hold more where nothing else waits.
-    pub bytes: usize,
-    /// Longest wait at the end for a disk that does not answer. A recorder whose thread gave no sign of life for half of it
-    /// is stalled; it gives one twice a second.
-    pub disk_timeout: Duration,
-}
-
-impl Default for Capacity {
-    fn default() -> Self {
-        Self { items: 16_384, bytes: 256 << 20, disk_timeout: Duration::from_secs(10) }
+base::with_defaults! {
+    /// Bounds of a recorder: its queue, and its wait for a disk.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Capacity {
+        /// Items that may wait.
+        pub items: usize = 16_384,
+        /// Bytes that they may hold. A single item may hold more where nothing else waits.
+        pub bytes: usize = 256 << 20,
+        /// Longest wait at the end for a disk that does not answer. A recorder whose thread gave no sign of life for half of it
+        /// is stalled; it gives one twice a second.
+        pub disk_timeout: Duration = Duration::from_secs(10),
     }
 }
 

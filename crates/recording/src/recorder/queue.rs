@@ -37,7 +37,6 @@ struct QueueState<T> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     Some,
-    /// Nothing in time.
     Nothing,
     /// Nothing, and nothing will come any more.
     Over,

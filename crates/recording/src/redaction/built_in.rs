@@ -22,7 +22,6 @@ pub(super) struct BuiltIn {
     always: u64,
 }
 
-/// A pattern and its expression.
 #[derive(Debug)]
 pub(super) struct CompiledPattern {
     pub(super) pattern: &'static SecretPattern,
@@ -81,7 +80,6 @@ impl BuiltIn {
         Self { patterns, signs, of_sign, always: bits(|pattern| pattern.signs.is_empty()) }
     }
 
-    /// The patterns of these bits.
     pub(super) fn chosen(&self, bits: u64) -> impl Iterator<Item = &CompiledPattern> {
         self.patterns.iter().enumerate().filter(move |(at, _)| bits & (1_u64 << at) != 0).map(|(_, compiled)| compiled)
     }

@@ -2,7 +2,6 @@
 
 use std::{borrow::Cow, ops::Range};
 
-/// A replacement in a text.
 pub(super) type TextReplacement = (Range<usize>, String);
 
 /// The text with its edits applied, which are in order and do not overlap.

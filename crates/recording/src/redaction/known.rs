@@ -79,7 +79,6 @@ impl KnownSecrets {
         }
     }
 
-    /// The kind of a value that is known as a whole.
     pub(super) fn kind_of(&self, value: &str) -> Option<&Arc<str>> {
         self.short.get(value.as_bytes())
     }

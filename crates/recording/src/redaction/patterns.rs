@@ -8,10 +8,8 @@ use std::ops::Range;
 
 use self::numbers::{is_card, is_iban, is_phone, is_ssn};
 
-/// A shape of secrets.
 #[derive(Debug)]
 pub(super) struct SecretPattern {
-    /// Its name in placeholders.
     pub(super) name: &'static str,
     /// What it finds, for people.
     pub(super) what: &'static str,

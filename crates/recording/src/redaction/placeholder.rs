@@ -9,7 +9,6 @@ use std::{
 
 use memchr::memmem;
 
-/// Beginning of a placeholder.
 pub(super) const PLACEHOLDER: &str = "[REDACTED:";
 
 /// Bytes within which a placeholder ends.

@@ -89,7 +89,6 @@ impl fmt::Debug for SecretNumbers {
     }
 }
 
-/// Numbers of the secrets of one kind.
 #[derive(Clone, Default)]
 struct KindNumbers {
     of: HashMap<Box<str>, usize>,
@@ -257,7 +256,7 @@ impl<'a> Redactor<'a> {
     }
 
     /// Notes a secret of a kind, to be found in whatever is redacted after.
-    pub fn learn_value(&mut self, value: &str, kind: &Arc<str>) {
+    pub(crate) fn learn_value(&mut self, value: &str, kind: &Arc<str>) {
         if self.seen.0.known.wants(value) {
             self.work += (value.len() as u64) * 2 + EACH;
             Arc::make_mut(&mut Arc::make_mut(&mut self.seen.0).known).add(value, kind);

@@ -200,8 +200,7 @@ impl RedactionRules {
     }
 
     /// Whether values under this name are secrets.
-    #[must_use]
-    pub fn is_secret_key(&self, name: &str) -> bool {
+    pub(crate) fn is_secret_key(&self, name: &str) -> bool {
         // A name that was a secret itself stands for one already; the kind in it is not that of the value.
         if name.starts_with(PLACEHOLDER) {
             return false;

@@ -4,7 +4,6 @@ use std::{borrow::Cow, ops::Range};
 
 use super::trail::Trail;
 
-/// A step from a value to one inside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ValueStep<'a> {
     /// Into an object; `None` before its key is known.
@@ -30,7 +29,6 @@ pub(super) struct Leaf<'a> {
     pub(super) value: Scalar<'a>,
 }
 
-/// The text of a scalar.
 #[derive(Debug)]
 pub(super) enum Scalar<'a> {
     Text {

@@ -59,7 +59,6 @@ static RUNTIME: LazyLock<io::Result<Runtime>> =
 
 static STORES: LazyLock<Lock<HashMap<StoragePlace, Arc<dyn ObjectStore>>>> = LazyLock::new(Lock::default);
 
-/// A request that runs.
 struct StorageRequest<T>(mpsc::Receiver<io::Result<T>>);
 
 impl<T: Send + 'static> StorageRequest<T> {

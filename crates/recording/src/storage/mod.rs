@@ -30,7 +30,6 @@ pub const MOST_BYTES: u64 = 9_000 * PART as u64;
 /// Bytes of an upload's part: no store takes smaller ones.
 const PART: usize = 5 << 20;
 
-/// Place of objects.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum StoragePlace {
     S3 { bucket: String },
@@ -115,7 +114,7 @@ impl StoredObject {
     ///
     /// # Errors
     /// When it is not there, or the store does not answer in time.
-    pub fn open(&self) -> io::Result<(u64, Box<dyn Read + Send>)> {
+    pub(crate) fn open(&self) -> io::Result<(u64, Box<dyn Read + Send>)> {
         self.client.open()
     }
 
@@ -123,7 +122,7 @@ impl StoredObject {
     ///
     /// # Errors
     /// As [`open`](Self::open), and when it has more than `most` bytes.
-    pub fn read(&self, most: u64) -> io::Result<Vec<u8>> {
+    pub(crate) fn read(&self, most: u64) -> io::Result<Vec<u8>> {
         let (length, reader) = self.open()?;
         if length > most {
             let message = format!("it has more than {most} bytes, the most that is read");
@@ -141,8 +140,7 @@ impl StoredObject {
     }
 
     /// Returns true if the objects beside it can be listed.
-    #[must_use]
-    pub fn is_listed(&self) -> bool {
+    pub(crate) fn is_listed(&self) -> bool {
         !matches!(self.url.store, StoragePlace::Web { .. } | StoragePlace::Hub { .. })
     }
 
@@ -150,7 +148,7 @@ impl StoredObject {
     ///
     /// # Errors
     /// When the store has no folders, or does not answer in time.
-    pub fn names(&self) -> io::Result<Vec<String>> {
+    pub(crate) fn names(&self) -> io::Result<Vec<String>> {
         if !self.is_listed() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "a folder cannot be listed there; name its files"));
         }
@@ -161,7 +159,7 @@ impl StoredObject {
     ///
     /// # Errors
     /// When it is there and not `replaced`, the place is one that is only read, or the store does not answer in time.
-    pub fn create(&self, replaced: bool) -> io::Result<Box<dyn Upload>> {
+    pub(crate) fn create(&self, replaced: bool) -> io::Result<Box<dyn Upload>> {
         if !self.is_listed() {
             let message = "objects there are only read; write to s3://, gs:// or az://, or to a file";
             return Err(io::Error::new(io::ErrorKind::Unsupported, message));

@@ -45,7 +45,6 @@ enum MemberBlock {
 }
 
 impl GzipMembers {
-    /// Of a whole file.
     pub(super) fn new(file: File, progress: Arc<LoadProgress>) -> io::Result<Self> {
         let file = Arc::new(Lock::new(file));
         let cutter = Cutter { input: SharedFile::new(&file, 0), at: 0, kept: Vec::new(), over: false };

@@ -25,10 +25,7 @@ pub struct JsonValues {
 
 impl JsonValues {
     /// Opens a file that ends in .jsonl, .json or .gz; `-` is standard input.
-    ///
-    /// # Errors
-    /// When it cannot be opened, or its name and content disagree.
-    pub fn open(path: &Path) -> Result<Self, TraceError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, TraceError> {
         Self::over(NumberedLines::open(path, Arc::default())?)
     }
 
@@ -50,7 +47,7 @@ impl JsonValues {
     ///
     /// # Errors
     /// Damage, an I/O error, an object of more than 256 MiB, or text between objects that does not belong there.
-    pub fn next_value(&mut self) -> Result<Option<(u64, &[u8])>, TraceError> {
+    pub(crate) fn next_value(&mut self) -> Result<Option<(u64, &[u8])>, TraceError> {
         if self.is_spread {
             return self.next_spread();
         }
@@ -113,7 +110,6 @@ struct Scan {
 enum JsonBoundary {
     /// The bytes go on.
     Nothing,
-    /// An object is complete.
     Object,
     Wrong(&'static str),
 }

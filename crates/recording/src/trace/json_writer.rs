@@ -20,10 +20,7 @@ pub struct JsonWriter {
 
 impl JsonWriter {
     /// Creates the file, which must not exist; `-` is standard output, not packed.
-    ///
-    /// # Errors
-    /// When the name has another suffix than .jsonl, .json or .gz, or the file exists or cannot be written.
-    pub fn create(path: &Path) -> Result<Self, TraceError> {
+    pub(crate) fn create(path: &Path) -> Result<Self, TraceError> {
         if is_standard(path) {
             let output = TraceOutput::of_pipe(io::stdout());
             return Ok(Self { path: path.to_owned(), output, unit: OutputUnit::of(Packing::Plain) });
@@ -34,20 +31,14 @@ impl JsonWriter {
     }
 
     /// Adds a line, given without its end.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
-    pub fn append(&mut self, line: &[u8]) -> Result<(), TraceError> {
+    pub(crate) fn append(&mut self, line: &[u8]) -> Result<(), TraceError> {
         let pushed = self.unit.push(line).and_then(|()| self.unit.push(b"\n"));
         pushed.map_err(|source| self.failure(source))?;
         if self.unit.is_full() { self.flush() } else { Ok(()) }
     }
 
     /// Writes what waits.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
-    pub fn flush(&mut self) -> Result<(), TraceError> {
+    pub(crate) fn flush(&mut self) -> Result<(), TraceError> {
         let written = self.unit.take().and_then(|unit| self.output.put(&unit));
         written.map_err(|source| self.failure(source))
     }

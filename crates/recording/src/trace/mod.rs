@@ -71,7 +71,6 @@ pub use response::{ContentSource, Response, ResponseContent};
 pub(crate) use rules::brief;
 pub(crate) use several::is_trace;
 pub use several::{Joined, JoinedTimeline, Sources, zeros};
-pub use source::JsonLines;
 pub use store::Store;
 pub use whole::{LoadedFile, Trace};
 pub use write::TraceWriter;

@@ -59,7 +59,6 @@ impl OutputUnit {
     }
 }
 
-/// Destination of a trace.
 enum Destination {
     Stream(Box<dyn Write + Send>),
     Object(Box<dyn Upload>),

@@ -236,9 +236,6 @@ impl From<Record> for Packed {
 
 impl RawRecord {
     /// The record, if the line keeps every rule.
-    ///
-    /// # Errors
-    /// Every rule that the line breaks.
     pub(super) fn into_packed(self) -> Result<Packed, Vec<Defect>> {
         let defects = self.broken_rules();
         if !defects.is_empty() {

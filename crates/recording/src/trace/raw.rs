@@ -226,7 +226,6 @@ pub(super) struct SpelledRecord<'a> {
     pub(super) part: Part,
 }
 
-/// Part of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Whole,

@@ -62,7 +62,7 @@ impl TraceReader {
     ///
     /// # Errors
     /// As [`open`](TraceReader::open), or when no thread can be started.
-    pub fn open_ahead(path: &Path, progress: &Arc<LoadProgress>) -> Result<Self, TraceError> {
+    pub(crate) fn open_ahead(path: &Path, progress: &Arc<LoadProgress>) -> Result<Self, TraceError> {
         progress.next_file();
         RecordReader::start(NumberedLines::open(path, Arc::clone(progress))?)?.ahead().map(Self)
     }
@@ -71,7 +71,7 @@ impl TraceReader {
     ///
     /// # Errors
     /// When the first line is defective.
-    pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Self, TraceError> {
+    pub(crate) fn from_bytes(name: &str, bytes: &[u8]) -> Result<Self, TraceError> {
         RecordReader::start(NumberedLines::of_bytes(name, bytes.to_vec())?).map(Self)
     }
 

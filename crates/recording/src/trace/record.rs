@@ -118,35 +118,25 @@ pub struct ItlSummary {
     pub count: u32,
 }
 
-/// Reason why generation ended, in the public schema's words.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum FinishReason {
-    /// End of sequence, a stop token or a stop string (and the API's `tool_calls`).
-    Stop,
-    /// `max_tokens` or the model's length was reached.
-    Length,
-    /// The request was aborted, as by a client that left.
-    Abort,
-    /// The engine failed.
-    Error,
-    /// The engine's repetition detector stopped it.
-    Repetition,
+base::named! {
+    /// Reason why generation ended, in the public schema's words.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum FinishReason {
+        /// End of sequence, a stop token or a stop string (and the API's `tool_calls`).
+        Stop = "stop",
+        /// `max_tokens` or the model's length was reached.
+        Length = "length",
+        /// The request was aborted, as by a client that left.
+        Abort = "abort",
+        /// The engine failed.
+        Error = "error",
+        /// The engine's repetition detector stopped it.
+        Repetition = "repetition",
+    }
 }
 
 impl FinishReason {
-    /// Its name in a trace.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Length => "length",
-            Self::Abort => "abort",
-            Self::Error => "error",
-            Self::Repetition => "repetition",
-        }
-    }
-
     /// Reads the word of any API. A tool call is an end that the model chose.
     #[must_use]
     pub fn of_api(word: &str) -> Option<Self> {

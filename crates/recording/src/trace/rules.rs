@@ -14,9 +14,6 @@ pub(super) const MOST_TOKENS: u32 = 1 << 22;
 
 impl RawRecord {
     /// The record, if the line keeps every rule.
-    ///
-    /// # Errors
-    /// Every rule that the line breaks.
     pub(super) fn into_record(self) -> Result<Record, Vec<Defect>> {
         let defects = self.broken_rules();
         if !defects.is_empty() {

@@ -164,7 +164,6 @@ fn short_float(text: &[u8]) -> Option<(f64, usize)> {
         _ => (whole, 1, before),
     };
     let is_over = matches!(text.get(length), Some(b',' | b']' | b' '));
-    #[allow(clippy::cast_precision_loss)] // both are below 2^53
     is_over.then(|| (exact.cast_signed() as f64 / scale.cast_signed() as f64, length))
 }
 

@@ -116,7 +116,6 @@ impl FromLine for Record {
     }
 }
 
-/// Packed hashes of a prompt, shared by the records that have them.
 #[derive(Debug, Clone)]
 pub(super) struct PackedPrompt {
     chain: Arc<[u64]>,

@@ -62,7 +62,6 @@ pub(super) fn refuse_pipe(path: &Path) -> Result<(), TraceError> {
     if is_pipe && !is_standard(path) { Err(TraceError::NoFile(path.to_owned())) } else { Ok(()) }
 }
 
-/// Lines with their numbers, from any source.
 pub(super) struct NumberedLines {
     path: PathBuf,
     input: Box<dyn BufRead + Send>,
@@ -280,30 +279,6 @@ impl NumberedLines {
             }
             Packing::Gzip | Packing::Plain => TraceError::Io { path: self.path.clone(), doing: "read", source },
         }
-    }
-}
-
-/// Reader of the lines of other tools' files that are not blank.
-pub struct JsonLines(NumberedLines);
-
-impl JsonLines {
-    /// Opens a file that ends in .jsonl, .json or .gz.
-    ///
-    /// # Errors
-    /// When it cannot be opened, or its name and content disagree.
-    pub fn open(path: &Path) -> Result<Self, TraceError> {
-        NumberedLines::open(path, Arc::default()).map(Self)
-    }
-
-    /// The next line with its number, from 1; `None` at the end.
-    ///
-    /// # Errors
-    /// Damage, or an I/O error.
-    pub fn next_line(&mut self) -> Result<Option<(u64, &[u8])>, TraceError> {
-        Ok(match self.0.fetch(0)? {
-            Fetched::Whole | Fetched::Tail => Some((self.0.number(), self.0.line())),
-            Fetched::CutHere | Fetched::Over => None,
-        })
     }
 }
 

@@ -53,9 +53,6 @@ pub(super) struct Repair {
 }
 
 /// Looks at the tail of `file`.
-///
-/// # Errors
-/// When it cannot be read, or its gzip data is damaged and not merely cut.
 pub(super) fn survey(mut file: &File, packing: Packing) -> io::Result<Survey> {
     let length = file.metadata()?.len();
     let mut tail = TAIL;

@@ -176,32 +176,27 @@ impl TraceWriter {
     }
 
     /// Records that this capture added.
-    #[must_use]
-    pub fn added(&self) -> u64 {
+    pub(crate) fn added(&self) -> u64 {
         self.records - self.before.records
     }
 
     /// Bytes in the file so far; what was not flushed yet may be missing.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.output.bytes()
     }
 
     /// The file.
-    #[must_use]
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns true if the file has been removed, so that written data is lost. A file that was renamed is still there.
-    #[must_use]
-    pub fn is_removed(&self) -> bool {
+    pub(crate) fn is_removed(&self) -> bool {
         self.output.file().and_then(|file| file.metadata().ok()).is_some_and(|found| is_removed(&found))
     }
 
     /// Returns how often another program has emptied the file since the last call. It was begun again each time, with what was not written by then.
-    #[must_use]
-    pub fn take_emptied(&mut self) -> u32 {
+    pub(crate) fn take_emptied(&mut self) -> u32 {
         std::mem::take(&mut self.emptied)
     }
 
@@ -283,10 +278,7 @@ impl TraceWriter {
     }
 
     /// Writes another first line where the file holds no record yet. A pipe keeps the one it has.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
-    pub fn replace_meta(&mut self, meta: &Meta) -> Result<(), TraceError> {
+    pub(crate) fn replace_meta(&mut self, meta: &Meta) -> Result<(), TraceError> {
         meta.clone_into(&mut self.meta);
         if self.records > 0 || self.before.is_uncounted || self.meta_waits {
             return Ok(());

@@ -13,6 +13,6 @@ mod read;
 mod tests;
 mod write;
 
-pub use parts::parse_in_parts;
+pub(crate) use parts::parse_in_parts;
 pub use read::{YamlEntry, YamlError, YamlKind, YamlNode, parse};
 pub use write::{Layout, write};

@@ -15,7 +15,7 @@ const SMALLEST: usize = 256 << 10;
 ///
 /// # Errors
 /// As [`parse`].
-pub fn parse_in_parts(text: &str, key: &str) -> Result<YamlNode, YamlError> {
+pub(crate) fn parse_in_parts(text: &str, key: &str) -> Result<YamlNode, YamlError> {
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
     match in_parts(text, key, threads, SMALLEST) {
         Some(node) => Ok(node),

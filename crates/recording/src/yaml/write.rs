@@ -138,7 +138,6 @@ fn has_lines(value: &Value) -> bool {
         || children(value).any(|(key, value)| key.is_some_and(|key| key.len() > LONGEST_KEY) || has_lines(value))
 }
 
-/// A value on one line.
 fn flow(value: &Value, place: YamlContext) -> String {
     match value {
         Value::Null => "null".to_owned(),

@@ -22,7 +22,6 @@ pub fn client_urls(root: &str, upstreams: &BTreeSet<String>) -> BTreeMap<String,
     usual.into_iter().chain(named).collect()
 }
 
-/// A name in the letters of variables.
 fn variable(name: &str) -> String {
     let word = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_uppercase() } else { '_' };
     name.chars().map(word).collect()

@@ -5,11 +5,9 @@
 //!
 //! See docs/decisions/0084-the-journal-has-bytes.md.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::BTreeMap;
 
+use base::lock::Lock;
 use serde_json::{Map, Value};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
@@ -73,7 +71,7 @@ impl JournalEntry {
 
 /// The latest requests.
 #[derive(Debug, Default)]
-pub struct Journal(Mutex<JournalState>);
+pub struct Journal(Lock<JournalState>);
 
 #[derive(Debug, Default)]
 struct JournalState {
@@ -85,14 +83,14 @@ struct JournalState {
 impl Journal {
     /// Returns the number of a request that came now, from 1.
     pub fn begin(&self) -> u64 {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.next += 1;
         state.next
     }
 
     /// Keeps a request whose outcome is known.
     pub fn keep(&self, number: u64, entry: JournalEntry) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.bytes += entry.bytes();
         state.entries.insert(number, entry);
         while state.bytes > BYTES {
@@ -102,10 +100,9 @@ impl Journal {
     }
 
     /// The requests of all sessions, or of one, in the order in which they came.
-    #[must_use]
-    pub fn list(&self, session: Option<&str>) -> Vec<Value> {
+    pub(crate) fn list(&self, session: Option<&str>) -> Vec<Value> {
         let entries: Vec<(u64, JournalEntry)> = {
-            let state = self.lock();
+            let state = self.0.lock();
             let wanted = state.entries.iter().filter(|(_, it)| session.is_none_or(|session| session == it.session));
             wanted.map(|(number, entry)| (*number, entry.clone())).collect()
         };
@@ -115,7 +112,7 @@ impl Journal {
 
     /// Forgets the requests of all sessions, or of one.
     pub fn forget(&self, session: Option<&str>) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let JournalState { entries, bytes, .. } = &mut *state;
         entries.retain(|_, entry| {
             let is_kept = session.is_some_and(|session| session != entry.session);
@@ -124,10 +121,6 @@ impl Journal {
             }
             is_kept
         });
-    }
-
-    fn lock(&self) -> MutexGuard<'_, JournalState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -147,7 +140,7 @@ mod tests {
                 JournalEntry { session: session.to_owned(), body: Some(body.clone()), ..JournalEntry::default() },
             );
         }
-        let state = journal.lock();
+        let state = journal.0.lock();
         assert!(state.bytes <= BYTES && state.bytes > BYTES / 2, "{}", state.bytes);
         drop(state);
         let all = journal.list(None);
@@ -157,6 +150,6 @@ mod tests {
         assert!(journal.list(Some("a")).is_empty() && !journal.list(Some("b")).is_empty());
         journal.forget(None);
         assert!(journal.list(None).is_empty());
-        assert_eq!(journal.lock().bytes, 0);
+        assert_eq!(journal.0.lock().bytes, 0);
     }
 }

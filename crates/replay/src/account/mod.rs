@@ -100,7 +100,6 @@ pub trait Ledger: Send + Sync {
 
 /// The account of cassettes, and that of the trace that answers what they do not.
 #[derive(Clone)]
-#[allow(missing_debug_implementations)] // of accounts of any kind
 pub struct Both {
     /// The cassettes', which opens sessions and shows records.
     pub first: Arc<dyn Ledger>,

@@ -10,9 +10,10 @@
 use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::OnceLock,
 };
 
+use base::lock::Lock;
 use http::{Method, Request, Response, StatusCode, Uri, Version, uri::Authority};
 use hyper::ext::ReasonPhrase;
 use serde_json::json;
@@ -31,7 +32,7 @@ const OTHERS: &str = "other hosts";
 pub struct NetworkBlock {
     /// This server's own address, once it is bound.
     own: OnceLock<SocketAddr>,
-    refused: Mutex<BTreeMap<String, u64>>,
+    refused: Lock<BTreeMap<String, u64>>,
 }
 
 impl NetworkBlock {
@@ -41,9 +42,8 @@ impl NetworkBlock {
     }
 
     /// Refused requests so far by their hosts, `api.example.com:443`.
-    #[must_use]
-    pub fn refused(&self) -> BTreeMap<String, u64> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn refused(&self) -> BTreeMap<String, u64> {
+        self.refused.lock().clone()
     }
 
     /// Refuses a request for another server. One for this server loses what names it.
@@ -74,7 +74,7 @@ impl NetworkBlock {
 
     /// Counts a refusal; true for the first one of its host.
     fn count(&self, host: &str) -> bool {
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = self.refused.lock();
         let has_room = refused.len() < MOST || refused.contains_key(host);
         let count = refused.entry(if has_room { host } else { OTHERS }.to_owned()).or_default();
         *count += 1;

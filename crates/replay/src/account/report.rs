@@ -122,8 +122,7 @@ pub struct EnvironmentChange {
 
 impl EnvironmentChange {
     /// For programs.
-    #[must_use]
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         json!({"cassette": self.cassette, "what": self.what, "recorded": self.recorded, "now": self.now})
     }
 }
@@ -137,11 +136,10 @@ impl fmt::Display for EnvironmentChange {
 
 impl SessionReport {
     /// Returns which of these are so. Records without a request are no failure beside a miss, which is why they have none.
-    #[must_use]
-    pub fn failing(&self, concerns: &[Concern]) -> Vec<Concern> {
+    pub(crate) fn failing(&self, concerns: &[Concern]) -> Vec<Concern> {
         let is_so = |concern: &Concern| match concern {
             Concern::Miss => !self.misses.is_empty(),
-            Concern::NoCassette => self.misses.contains_key(Concern::NO_CASSETTE),
+            Concern::NoCassette => self.misses.contains_key(Concern::NoCassette.name()),
             Concern::Unconsumed => !self.begun_unconsumed.is_empty() && !self.is_cut_short(),
             Concern::UnconsumedAll => self.unserved > 0 && !self.is_cut_short(),
             Concern::Exhausted => self.again.contains_key("exhausted"),
@@ -192,8 +190,7 @@ impl SessionReport {
     }
 
     /// For programs.
-    #[must_use]
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let report = json!({"records": self.records, "requests": self.requests, "served": self.served,
             "unconsumed": self.unconsumed, "begun_unconsumed": self.begun_unconsumed, "misses": self.misses, "loose": self.loose, "again": self.again,
             "forwarded": self.forwarded, "tools": self.tools.json()});
@@ -287,15 +284,13 @@ impl Report {
     }
 
     /// The report without sessions that were ended, reopened or reset.
-    #[must_use]
-    pub fn of_now(self) -> Self {
+    pub(crate) fn of_now(self) -> Self {
         let behind = self.behind.map(|behind| Box::new(behind.of_now()));
         Self { earlier: BTreeMap::new(), behind, ..self }
     }
 
     /// The records that no request of any session matched.
-    #[must_use]
-    pub fn unconsumed(&self) -> Vec<String> {
+    pub(crate) fn unconsumed(&self) -> Vec<String> {
         let own = self.sessions.values().flat_map(|session| session.unconsumed.iter().cloned());
         own.chain(self.behind.iter().flat_map(|behind| behind.unconsumed())).collect()
     }

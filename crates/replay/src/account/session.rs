@@ -12,7 +12,6 @@ use recording::{
 /// The session of requests that name none.
 pub const DEFAULT_SESSION: &str = "default";
 
-/// The longest name of a session.
 const LONGEST_NAME: usize = 100;
 
 /// A session that was named by a path; kept in the extensions of its request.

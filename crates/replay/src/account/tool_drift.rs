@@ -17,7 +17,6 @@ const SHOWN: usize = 20;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ToolDrift(BTreeMap<String, ToolChanges>);
 
-/// Changes of one tool.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct ToolChanges {
     /// Requests in which it had any.
@@ -30,8 +29,7 @@ struct ToolChanges {
 
 impl ToolDrift {
     /// Returns true if no tool has changed.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
@@ -64,8 +62,7 @@ impl ToolDrift {
     }
 
     /// For programs: by the tool in how many requests, and what.
-    #[must_use]
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let of_tool = |(tool, it): (&String, &ToolChanges)| {
             let changes: Vec<&str> = it.changes.iter().map(|(change, _)| change.as_str()).collect();
             (tool.clone(), json!({"requests": it.requests, "changes": changes}))

@@ -27,7 +27,6 @@ pub(super) struct HeldParts {
 }
 
 impl HeldParts {
-    /// Events whose tokens are in these chunks.
     pub(super) fn events(parts: VecDeque<(Duration, Bytes)>, chunks: &[TokenChunk]) -> Self {
         let chunks = chunks.iter().filter(|chunk| chunk.event < parts.len()).copied().collect();
         Self { parts, first: 0, chunks, arrived: Vec::new(), is_body: false, latest: Duration::ZERO }

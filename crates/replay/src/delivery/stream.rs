@@ -99,7 +99,6 @@ struct StreamDelivery<A, G> {
     zero: Instant,
     wait: Wait<G>,
     keep_alive: Option<Duration>,
-    /// Events that are due.
     ready: EventBuffer,
     /// When something was sent last.
     latest: Instant,

@@ -20,7 +20,6 @@ pub struct BegunRecord {
     pub prompt_tokens: usize,
 }
 
-/// The ends of recorded prompts.
 #[derive(Debug, Default)]
 pub(super) struct PromptEnds {
     /// In order.
@@ -34,7 +33,6 @@ struct PromptEnd {
     /// Hash of the last full block; the salt alone where there is none.
     chain: u64,
     tokens: u32,
-    /// Hash of the whole prompt.
     whole: u64,
     record: u32,
 }

@@ -7,9 +7,7 @@ use super::Keys;
 /// Finds the siblings of a record.
 #[derive(Debug, Default)]
 pub(super) struct Families {
-    /// Choices of one prompt.
     families: ChoiceGroups,
-    /// Choices of all prompts of one request.
     requests: ChoiceGroups,
 }
 
@@ -19,7 +17,6 @@ struct ChoiceGroups {
     groups: Vec<Vec<Member>>,
 }
 
-/// A record by its choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Member {
     choice: Option<u32>,

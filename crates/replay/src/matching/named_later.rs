@@ -14,7 +14,6 @@ pub(crate) const MOST: usize = 8;
 /// Longest such secret, in bytes.
 const LONGEST: usize = 512;
 
-/// A secret and the placeholder that its record has for it.
 pub(crate) type NamedSecret = (Placeholder, String);
 
 /// Returns the texts of a request for which its record has placeholders; `None` where they differ in more, or in nothing. `seen` are

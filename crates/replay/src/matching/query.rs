@@ -113,23 +113,14 @@ impl PromptMiss {
     }
 }
 
-/// Reason for which no record answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MissReason {
-    /// None matches.
-    NoMatch,
-    /// All that match were served before.
-    Exhausted,
-}
-
-impl MissReason {
-    /// Its name in headers and reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::NoMatch => "no_match",
-            Self::Exhausted => "exhausted",
-        }
+base::named! {
+    /// Reason for which no record answers.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum MissReason {
+        /// None matches.
+        NoMatch = "no_match",
+        /// All that match were served before.
+        Exhausted = "exhausted",
     }
 }
 

@@ -4,42 +4,27 @@ use std::{fmt, num::NonZeroU32, str::FromStr};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// A way to find a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum MatchBy {
-    /// By index where the request id has the form `replay-<i>`, and by prefix otherwise.
-    Auto,
-    /// By the number after the last `-` of the request id: `replay-7` is record 7, as often as it is requested.
-    Index,
-    /// By the prompt: the records with the same whole prompt ([`Record::prompt_hash`](recording::trace::Record::prompt_hash)), else
-    /// those that share the most leading blocks, if they are enough ([`MinMatch`]). The first unconsumed one of them answers.
-    Prefix,
-    /// The next unconsumed record; when all are consumed, each in turn again.
-    Next,
+base::named! {
+    /// A way to find a record.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum MatchBy {
+        /// By index where the request id has the form `replay-<i>`, and by prefix otherwise.
+        Auto = "auto",
+        /// By the number after the last `-` of the request id: `replay-7` is record 7, as often as it is requested.
+        Index = "index",
+        /// By the prompt: the records with the same whole prompt ([`Record::prompt_hash`](recording::trace::Record::prompt_hash)), else
+        /// those that share the most leading blocks, if they are enough ([`MinMatch`]). The first unconsumed one of them answers.
+        Prefix = "prefix",
+        /// The next unconsumed record; when all are consumed, each in turn again.
+        Next = "next",
+    }
 }
 
 impl MatchBy {
-    /// Its name in flags, headers and messages.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Index => "index",
-            Self::Prefix => "prefix",
-            Self::Next => "next",
-        }
-    }
-
     /// Returns whether any of these ways looks at what is asked for: the prompt, or the request in canonical form.
     #[must_use]
     pub fn any_by_prompt(order: &[Self]) -> bool {
         order.iter().any(|by| matches!(by, Self::Prefix | Self::Auto))
-    }
-}
-
-impl fmt::Display for MatchBy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

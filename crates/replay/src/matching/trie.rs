@@ -64,7 +64,6 @@ struct TrieNode {
     edge: Range<usize>,
     /// The first record in replay order at or below it.
     first: u32,
-    /// The last one.
     last: u32,
     /// The positions of the records at and below it.
     positions: Range<u32>,

@@ -14,11 +14,9 @@ mod sessions;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use base::lock::Lock;
 use serde_json::{Value, json};
 
 pub(crate) use self::sessions::account_session;
@@ -89,23 +87,21 @@ pub struct McpEndpoint {
     policy: McpPolicy,
     has_unsolicited: bool,
     parameters: Parameters,
-    sessions: Mutex<Sessions>,
+    pub(super) sessions: Lock<Sessions>,
 }
 
 impl McpEndpoint {
     /// A server without sessions.
-    #[must_use]
-    pub fn new(index: RecordIndex, server: &str, policy: McpPolicy) -> Self {
+    pub(crate) fn new(index: RecordIndex, server: &str, policy: McpPolicy) -> Self {
         let has_unsolicited = index.records().iter().any(|indexed| indexed.record.has_unsolicited());
         let parameters = Parameters::of(&index);
         let index = Arc::new(index);
-        let sessions = Mutex::new(Sessions::new(Arc::clone(&index), server, policy));
+        let sessions = Lock::new(Sessions::new(Arc::clone(&index), server, policy));
         Self { index, policy, has_unsolicited, parameters, sessions }
     }
 
     /// Records that may be served.
-    #[must_use]
-    pub fn records(&self) -> usize {
+    pub(crate) fn records(&self) -> usize {
         self.index.records().len()
     }
 
@@ -133,10 +129,10 @@ impl McpEndpoint {
             Ok(placed) => placed,
             Err(reply) => return reply.into(),
         };
-        let Some(connection) = self.lock().connection(&key) else { return no_session().into() };
+        let Some(connection) = self.sessions.lock().connection(&key) else { return no_session().into() };
         let (mut own, mut deliveries) = (Own::default(), Vec::new());
         let (deadline, bytes, opening, (journal, served)) = {
-            let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut connection = connection.lock();
             let requested = connection.session.asks;
             let steps = connection.session.take(sender.stream, Ok(line), sender.now);
             connection.sort(steps, sender.stream, &mut own, &mut deliveries);
@@ -146,7 +142,7 @@ impl McpEndpoint {
             (deadline, connection.bytes(), opening, connection.session.take_journal())
         };
         let is_modern = key.is_modern();
-        self.lock().weigh(&key, bytes);
+        self.sessions.lock().weigh(&key, bytes);
         let session = begun.then(|| sender.fresh.to_owned());
         let reply = match opening {
             Some(opening) => {
@@ -173,7 +169,7 @@ impl McpEndpoint {
             return Err(whole(405, None));
         }
         let (key, connection) = self.named(head, session)?;
-        let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut connection = connection.lock();
         let (messages, before) = connection.listen(stream);
         Ok((key, messages, before))
     }
@@ -195,8 +191,8 @@ impl McpEndpoint {
         }
         match self.named(head, session) {
             Ok((key, connection)) => {
-                self.lock().close(&key);
-                let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+                self.sessions.lock().close(&key);
+                let mut connection = connection.lock();
                 (whole(200, None), connection.end(), Some(key))
             }
             Err(reply) => (reply, Vec::new(), None),
@@ -205,9 +201,9 @@ impl McpEndpoint {
 
     /// Goes on without the replies of a session that are due by now.
     pub fn expire(&self, key: &SessionKey, now: Duration) -> Vec<StreamMessage> {
-        let Some(connection) = self.lock().connection(key) else { return Vec::new() };
+        let Some(connection) = self.sessions.lock().connection(key) else { return Vec::new() };
         let (mut own, mut deliveries) = (Own::default(), Vec::new());
-        let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut connection = connection.lock();
         let steps = connection.session.expire(now);
         connection.sort(steps, u64::MAX, &mut own, &mut deliveries);
         deliveries
@@ -215,13 +211,13 @@ impl McpEndpoint {
 
     /// Notes that a client has closed a stream.
     pub fn closed(&self, key: &SessionKey, stream: u64) {
-        let Some(connection) = self.lock().connection(key) else { return };
-        connection.lock().unwrap_or_else(PoisonError::into_inner).closed(stream, key.is_modern());
+        let Some(connection) = self.sessions.lock().connection(key) else { return };
+        connection.lock().closed(stream, key.is_modern());
     }
 
     /// The records without their bodies, each with how often it was served in a session of the account; the first has this number.
     pub(super) fn shown(&self, first: usize, session: &str) -> Vec<Value> {
-        let times = self.lock().times(session);
+        let times = self.sessions.lock().times(session);
         let records = self.index.records().iter().enumerate();
         records
             .map(|(at, indexed)| {
@@ -232,7 +228,7 @@ impl McpEndpoint {
 
     pub(super) fn shown_record(&self, at: usize, first: usize, session: &str) -> Option<Value> {
         let indexed = self.index.records().get(at)?;
-        let times = self.lock().times(session).get(&at).copied().unwrap_or_default();
+        let times = self.sessions.lock().times(session).get(&at).copied().unwrap_or_default();
         let mut found = shown((&self.index, at), indexed, first + at, times);
         let record = indexed.record.clone().record();
         let fields = found.as_object_mut()?;
@@ -251,14 +247,14 @@ impl McpEndpoint {
     ) -> Vec<JournalEntry> {
         let key = SessionKey::Legacy(session.to_owned());
         let connection = {
-            let mut sessions = self.lock();
+            let mut sessions = self.sessions.lock();
             if sessions.connection(&key).is_none() {
                 sessions.open(key.clone(), DEFAULT_SESSION);
             }
             sessions.connection(&key)
         };
         let Some(connection) = connection else { return Vec::new() };
-        let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut connection = connection.lock();
         connection.session.compare(record, compare);
         connection.session.take_journal().0
     }
@@ -276,7 +272,7 @@ impl McpEndpoint {
         };
         if check_modern(head, first, &self.parameters)? {
             let key = SessionKey::Modern(sender.session.to_owned());
-            self.lock().open(key.clone(), sender.session);
+            self.sessions.lock().open(key.clone(), sender.session);
             return Ok((key, false));
         }
         let version = head.version.as_deref();
@@ -285,28 +281,19 @@ impl McpEndpoint {
         }
         if matches!(line, RpcLine::One(RpcMessage::Request { method, .. }) if method == "initialize") {
             let key = SessionKey::Legacy(sender.fresh.to_owned());
-            self.lock().open(key.clone(), sender.session);
+            self.sessions.lock().open(key.clone(), sender.session);
             return Ok((key, true));
         }
         self.named(head, sender.session).map(|(key, _)| (key, false))
     }
 
-    /// The session that a head names.
-    fn named(
-        &self,
-        head: &McpHeaders,
-        session: &str,
-    ) -> Result<(SessionKey, Arc<Mutex<McpConnection>>), EndpointReply> {
+    fn named(&self, head: &McpHeaders, session: &str) -> Result<(SessionKey, Arc<Lock<McpConnection>>), EndpointReply> {
         let Some(name) = head.session.clone() else {
             return Err(refused(400, INVALID_REQUEST, "Mcp-Session-Id is missing: begin with initialize"));
         };
         let key = SessionKey::Legacy(name);
-        let found = self.lock().connection_of(&key, session);
+        let found = self.sessions.lock().connection_of(&key, session);
         found.map(|connection| (key, connection)).ok_or_else(no_session)
-    }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, Sessions> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -215,7 +215,6 @@ fn of_history(line: usize, item: &str) -> Result<(OffsetDateTime, Vec<LoggedMess
     Ok((moment, messages))
 }
 
-/// The line on which a part of a text begins.
 fn line_of(text: &str, part: &str) -> usize {
     let before = (part.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
     text.as_bytes().get(..before).unwrap_or_default().iter().filter(|byte| **byte == b'\n').count() + 1

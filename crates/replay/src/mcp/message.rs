@@ -21,12 +21,10 @@ pub(super) struct Id(String);
 
 impl Id {
     /// Reads an id; `None` for what is neither a string nor a number.
-    #[must_use]
     pub(super) fn of(value: &Value) -> Option<Self> {
         (value.is_string() || value.is_number()).then(|| Self(value.to_string()))
     }
 
-    #[must_use]
     pub(super) fn value(&self) -> Value {
         serde_json::from_str(&self.0).unwrap_or_default()
     }
@@ -116,7 +114,6 @@ impl RpcMessage {
     }
 }
 
-#[must_use]
 pub(super) fn response(id: Option<&Id>, answer: Map<String, Value>) -> Value {
     let mut fields = Map::new();
     fields.insert("jsonrpc".to_owned(), "2.0".into());
@@ -146,13 +143,11 @@ pub fn error_response(id: Value, code: i64, message: &str, data: Option<Value>) 
     Value::from_iter([("jsonrpc", "2.0".into()), ("id", id), ("error", error)])
 }
 
-#[must_use]
 pub(super) fn error(id: Option<&Id>, code: i64, message: &str, data: Option<Value>) -> Value {
     error_response(id.map(Id::value).unwrap_or_default(), code, message, data)
 }
 
 /// A request (with an id) or a notification on the wire.
-#[must_use]
 pub(super) fn call(id: Option<&Id>, method: &str, params: Value) -> Value {
     let mut fields = Map::new();
     fields.insert("jsonrpc".to_owned(), "2.0".into());

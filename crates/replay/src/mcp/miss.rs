@@ -57,7 +57,6 @@ pub(super) enum Why {
 }
 
 impl McpMiss<'_> {
-    #[must_use]
     pub(super) fn reason(&self) -> &'static str {
         match self.why {
             Why::NoMatch(_) => "no_match",
@@ -67,7 +66,6 @@ impl McpMiss<'_> {
     }
 
     /// The response to its request, with its [`detail`](Self::detail).
-    #[must_use]
     pub(super) fn response(&self, id: &Id, detail: &Value) -> Value {
         let code = match self.why {
             Why::NoMatch(_) | Why::Era(..) => NO_MATCH,
@@ -77,7 +75,6 @@ impl McpMiss<'_> {
     }
 
     /// The message for the log: its first line, since the client has all of it.
-    #[must_use]
     pub(super) fn log(&self) -> String {
         self.text(FOR_LOG).lines().next().unwrap_or_default().to_owned()
     }
@@ -199,7 +196,6 @@ impl McpMiss<'_> {
         }
     }
 
-    #[must_use]
     pub(super) fn detail(&self) -> Value {
         let mut detail = json!({"reason": self.reason(), "request": self.request, "server": self.server, "method": self.method,
             "received": short(&self.identity.fields), "received_key": self.identity.key.to_string()});

@@ -89,8 +89,7 @@ impl McpExchange {
 
 impl Observer {
     /// An observer of a connection to this server that began now.
-    #[must_use]
-    pub fn new(server: &str, began: OffsetDateTime) -> Self {
+    pub(crate) fn new(server: &str, began: OffsetDateTime) -> Self {
         Self {
             server: server.to_owned(),
             began,
@@ -106,8 +105,7 @@ impl Observer {
     }
 
     /// The same, which gives each exchange as soon as it has ended, whatever came before it.
-    #[must_use]
-    pub fn unordered(self) -> Self {
+    pub(crate) fn unordered(self) -> Self {
         Self { is_ordered: false, ..self }
     }
 
@@ -136,14 +134,12 @@ impl Observer {
     }
 
     /// What could not be recorded so far.
-    #[must_use]
-    pub fn unrecorded(&self) -> Unrecorded {
+    pub(crate) fn unrecorded(&self) -> Unrecorded {
         self.unrecorded
     }
 
     /// Bytes of exchanges that were not given yet.
-    #[must_use]
-    pub fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
 
@@ -179,8 +175,7 @@ impl Observer {
     }
 
     /// What [`finish`](Self::finish) would give if the client left now.
-    #[must_use]
-    pub fn unfinished(&self) -> Vec<FinishedExchange> {
+    pub(crate) fn unfinished(&self) -> Vec<FinishedExchange> {
         self.exchanges.iter().map(|exchange| self.broken(exchange.clone(), Sender::Client)).collect()
     }
 

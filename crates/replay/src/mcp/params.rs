@@ -50,19 +50,16 @@ pub struct ParamRules {
 }
 
 /// Returns whether requests of a method are equal whatever their parameters.
-#[must_use]
 pub(crate) fn is_by_method(method: &str) -> bool {
     BY_METHOD.contains(&method)
 }
 
 /// Returns whether a request is for a list, which may come more or less often than it was recorded.
-#[must_use]
 pub(crate) fn is_list(method: &str) -> bool {
     LISTS.contains(&method)
 }
 
 /// Returns whether a client may send requests of this method.
-#[must_use]
 pub(super) fn is_known(method: &str) -> bool {
     KNOWN.contains(&method)
 }

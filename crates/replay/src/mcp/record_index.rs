@@ -39,8 +39,7 @@ pub struct IndexedRecord {
 
 impl IndexedRecord {
     /// Its name in messages.
-    #[must_use]
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("{}#{}", self.file, self.id)
     }
 
@@ -49,20 +48,17 @@ impl IndexedRecord {
     }
 
     /// Its line in reports.
-    #[must_use]
-    pub fn described(&self) -> String {
+    pub(crate) fn described(&self) -> String {
         format!("{} ({}:{}) {}", self.name(), self.file, self.line, self.record.summary())
     }
 
     /// File and name of its group, where it has one.
-    #[must_use]
-    pub fn grouped(&self) -> Option<(&str, &str)> {
+    pub(crate) fn grouped(&self) -> Option<(&str, &str)> {
         Some((&*self.file, self.group.as_deref()?))
     }
 
     /// Whether it has to be asked for, and is used up by it: a request that is none of the handshake.
-    #[must_use]
-    pub fn counts(&self) -> bool {
+    pub(crate) fn counts(&self) -> bool {
         let is_request = self.record.answer().is_some() || self.record.broken.is_some();
         is_request && !is_by_method(&self.record.method)
     }
@@ -108,12 +104,10 @@ impl RecordIndex {
     }
 
     /// The same, whose misses name the command that records what is missing, where there is one.
-    #[must_use]
-    pub fn recorded_by(self, command: Option<Arc<str>>) -> Self {
+    pub(crate) fn recorded_by(self, command: Option<Arc<str>>) -> Self {
         Self { command, ..self }
     }
 
-    /// The command that records what is missing.
     pub(super) fn command(&self) -> Option<&str> {
         self.command.as_deref()
     }
@@ -150,14 +144,12 @@ impl RecordIndex {
     }
 
     /// Bytes of what was recorded, about.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// The records that have to be asked for and were not served.
-    #[must_use]
-    pub fn unused(&self, was_served: impl Fn(usize) -> bool) -> Vec<UnusedRecord> {
+    pub(crate) fn unused(&self, was_served: impl Fn(usize) -> bool) -> Vec<UnusedRecord> {
         let left = self.records.iter().enumerate().filter(|(at, indexed)| indexed.counts() && !was_served(*at));
         let left: Vec<&IndexedRecord> = left.map(|(_, indexed)| indexed).collect();
         let requests = self.texts_without_secrets(left.iter().map(|indexed| indexed.record.summary()));
@@ -171,8 +163,7 @@ impl RecordIndex {
     }
 
     /// What counts of a request, without its secrets.
-    #[must_use]
-    pub fn identify(&self, method: &str, params: &Value) -> Identity {
+    pub(crate) fn identify(&self, method: &str, params: &Value) -> Identity {
         self.identify_with_secrets(method, params).0
     }
 
@@ -207,15 +198,13 @@ impl RecordIndex {
     }
 
     /// A value without its secrets.
-    #[must_use]
-    pub fn without_secrets(&self, mut value: Value) -> Value {
+    pub(crate) fn without_secrets(&self, mut value: Value) -> Value {
         Redactor::new(&self.secrets).json(&mut value);
         value
     }
 
     /// Texts without their secrets.
-    #[must_use]
-    pub fn texts_without_secrets(&self, texts: impl Iterator<Item = String>) -> Vec<String> {
+    pub(crate) fn texts_without_secrets(&self, texts: impl Iterator<Item = String>) -> Vec<String> {
         let mut redactor = Redactor::new(&self.secrets);
         let shown = texts.map(|text| {
             redactor.begin_another();
@@ -231,45 +220,36 @@ impl RecordIndex {
     }
 
     /// What counts of the records' requests, by the same places.
-    #[must_use]
-    pub fn requests(&self) -> &CassetteIndex {
+    pub(crate) fn requests(&self) -> &CassetteIndex {
         &self.requests
     }
 
     /// The records of a key, in order.
-    #[must_use]
-    pub fn of_key(&self, key: CanonicalKey) -> &[usize] {
+    pub(crate) fn of_key(&self, key: CanonicalKey) -> &[usize] {
         self.requests.of_key(key)
     }
 
-    /// The first record of a method.
-    #[must_use]
-    pub fn first_of(&self, method: &str) -> Option<&IndexedRecord> {
+    pub(crate) fn first_of(&self, method: &str) -> Option<&IndexedRecord> {
         self.records.iter().find(|indexed| indexed.record.method == method)
     }
 
     /// How many sessions were recorded, as their `initialize` shows; at least one.
-    #[must_use]
-    pub fn sessions(&self) -> u64 {
+    pub(crate) fn sessions(&self) -> u64 {
         let begun = self.records.iter().filter(|indexed| indexed.record.method == "initialize").count();
         begun.max(1) as u64
     }
 
     /// Whether the beginning of a connection was recorded.
-    #[must_use]
-    pub fn has_handshake(&self) -> bool {
+    pub(crate) fn has_handshake(&self) -> bool {
         self.has_method("initialize") || self.has_method("server/discover")
     }
 
-    /// Whether any record has this method.
-    #[must_use]
-    pub fn has_method(&self, method: &str) -> bool {
+    pub(crate) fn has_method(&self, method: &str) -> bool {
         self.requests.has_route(method, &McpCall::path(&self.server))
     }
 
     /// The capabilities that the recorded methods need, for a server whose handshake is not recorded.
-    #[must_use]
-    pub fn capabilities(&self) -> Value {
+    pub(crate) fn capabilities(&self) -> Value {
         let families = [
             ("tools", "tools/"),
             ("resources", "resources/"),

@@ -18,7 +18,7 @@ impl Servers {
     ///
     /// # Errors
     /// When one of them is no record of an MCP server, although it looks like one.
-    pub fn new(
+    pub(crate) fn new(
         (cassettes, names): (&[Cassette], &[String]),
         new: impl Fn(&str) -> RecordIndex,
         policy: McpPolicy,
@@ -64,18 +64,12 @@ impl Servers {
         self.0.is_empty()
     }
 
-    /// Records of all of them.
-    #[must_use]
-    pub fn records(&self) -> usize {
-        self.0.values().map(|endpoint| endpoint.records()).sum()
-    }
-
     /// Adds what was served to a report: of all sessions of the account, or of one.
-    pub fn add_to(&self, report: &mut Report, session: Option<&str>) {
+    pub(crate) fn add_to(&self, report: &mut Report, session: Option<&str>) {
         if self.is_empty() {
             return;
         }
-        self.0.values().for_each(|endpoint| endpoint.lock().add_to(report, session));
+        self.0.values().for_each(|endpoint| endpoint.sessions.lock().add_to(report, session));
         // A session that has nothing but tools.
         let is_idle = report.sessions.get(DEFAULT_SESSION).is_some_and(|it| it.records == 0 && it.requests == 0);
         if is_idle && report.sessions.len() > 1 {
@@ -84,8 +78,7 @@ impl Servers {
     }
 
     /// The records, each with how often it was served in a session of the account; the first has this number.
-    #[must_use]
-    pub fn shown(&self, first: usize, session: &str) -> Vec<Value> {
+    pub(crate) fn shown(&self, first: usize, session: &str) -> Vec<Value> {
         let mut shown = Vec::new();
         for endpoint in self.0.values() {
             shown.extend(endpoint.shown(first + shown.len(), session));
@@ -94,8 +87,7 @@ impl Servers {
     }
 
     /// The record of this number, if the first has the number 0, with its body.
-    #[must_use]
-    pub fn shown_record(&self, at: usize, first: usize, session: &str) -> Option<Value> {
+    pub(crate) fn shown_record(&self, at: usize, first: usize, session: &str) -> Option<Value> {
         let mut before = 0;
         for endpoint in self.0.values() {
             if at < before + endpoint.records() {
@@ -107,26 +99,24 @@ impl Servers {
     }
 
     /// Requests that were not recorded, of all sessions of the account or of one.
-    #[must_use]
-    pub fn misses(&self, session: Option<&str>) -> Vec<Value> {
-        self.0.values().flat_map(|endpoint| endpoint.lock().misses(session)).collect()
+    pub(crate) fn misses(&self, session: Option<&str>) -> Vec<Value> {
+        self.0.values().flat_map(|endpoint| endpoint.sessions.lock().misses(session)).collect()
     }
 
     /// Forgets what all sessions of the account consumed, or one.
     pub fn reset(&self, session: Option<&str>) {
-        self.0.values().for_each(|endpoint| endpoint.lock().reset(session));
+        self.0.values().for_each(|endpoint| endpoint.sessions.lock().reset(session));
     }
 
     /// Ends the MCP sessions of a session of the account.
-    pub fn end_session(&self, session: &str) {
-        self.0.values().for_each(|endpoint| endpoint.lock().end_session(session));
+    pub(crate) fn end_session(&self, session: &str) {
+        self.0.values().for_each(|endpoint| endpoint.sessions.lock().end_session(session));
     }
 
     /// Ends them, and gives what failed in sessions that have ended.
-    #[must_use]
-    pub fn ended(&self, session: &str) -> Vec<(String, SessionReport)> {
+    pub(crate) fn ended(&self, session: &str) -> Vec<(String, SessionReport)> {
         self.end_session(session);
-        self.0.values().flat_map(|endpoint| endpoint.lock().earlier()).collect()
+        self.0.values().flat_map(|endpoint| endpoint.sessions.lock().earlier()).collect()
     }
 }
 

@@ -12,12 +12,9 @@ mod sending;
 mod streams;
 mod unmatched;
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use base::lock::Lock;
 use serde_json::{Map, Value, json};
 
 pub use self::account::journal_entry;
@@ -85,7 +82,7 @@ impl MessageSteps {
 }
 
 /// Consumption of connections that go on where the ones before them ended, as the recorded ones did.
-pub(super) type Round = Arc<Mutex<RequestConsumption>>;
+pub(super) type Round = Arc<Lock<RequestConsumption>>;
 
 /// One connection.
 #[derive(Debug)]
@@ -155,7 +152,7 @@ impl McpSession {
         let requests = self.index.requests();
         let Some(round) = &self.round else { return self.consumption.first_fresh(requests, key) };
         // Connections at once get different records.
-        let mut round = round.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut round = round.lock();
         let at = round.first_fresh(requests, key)?;
         round.add(at, 0);
         Some(at)

@@ -10,7 +10,6 @@ use std::{collections::HashMap, fmt};
 use base::one_line::clipped;
 use serde_json::{Map, Value};
 
-/// Changes of one tool that are listed.
 const MOST: usize = 50;
 
 /// Depth of properties within others.
@@ -19,38 +18,24 @@ const DEEPEST: usize = 32;
 /// Entries of schemas and tools that are for people only.
 const PROSE: [&str; 4] = ["description", "title", "examples", "$comment"];
 
-/// Class of a change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ChangeClass {
-    /// A tool or an argument is new.
-    Added,
-    /// A tool or an argument is gone.
-    Removed,
-    /// It has another name.
-    Renamed,
-    /// An argument takes values of another type, or others of its type.
-    TypeChanged,
-    /// An argument has to be given that did not have to be.
-    RequiredAdded,
-    /// Something else of what is not for people only.
-    Changed,
-    /// Only what is for people.
-    DescriptionOnly,
-}
-
-impl ChangeClass {
-    /// Its name in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Added => "added",
-            Self::Removed => "removed",
-            Self::Renamed => "renamed",
-            Self::TypeChanged => "type changed",
-            Self::RequiredAdded => "required added",
-            Self::Changed => "changed",
-            Self::DescriptionOnly => "description only",
-        }
+base::named! {
+    /// Class of a change.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum ChangeClass {
+        /// A tool or an argument is new.
+        Added = "added",
+        /// A tool or an argument is gone.
+        Removed = "removed",
+        /// It has another name.
+        Renamed = "renamed",
+        /// An argument takes values of another type, or others of its type.
+        TypeChanged = "type changed",
+        /// An argument has to be given that did not have to be.
+        RequiredAdded = "required added",
+        /// Something else of what is not for people only.
+        Changed = "changed",
+        /// Only what is for people.
+        DescriptionOnly = "description only",
     }
 }
 

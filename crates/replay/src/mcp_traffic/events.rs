@@ -21,7 +21,6 @@ pub struct EventData {
     /// The beginning of the event that comes next was too long and is gone.
     is_lost: bool,
     is_begun: bool,
-    /// Id of the last event that had one.
     last_id: Option<Vec<u8>>,
     retry: Option<Duration>,
     count: u64,
@@ -36,8 +35,7 @@ impl EventData {
     }
 
     /// Whether any event had an id, so that the rest of the stream can be had by another one.
-    #[must_use]
-    pub fn is_resumable(&self) -> bool {
+    pub(crate) fn is_resumable(&self) -> bool {
         self.last_id.is_some()
     }
 

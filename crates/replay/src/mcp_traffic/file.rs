@@ -43,7 +43,6 @@ impl RecordingTarget {
         Ok(OpenedCassette { writer, known, target: self })
     }
 
-    /// Reads what the cassette has.
     fn known(&self) -> Result<KnownRecords, CassetteError> {
         let cassette = load(&self.cassette)?;
         let rules = ParamRules {

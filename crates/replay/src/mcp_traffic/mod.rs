@@ -148,7 +148,6 @@ enum TrafficStep {
 /// A line that passed between a session and its process.
 #[derive(Debug)]
 struct ProcessLine {
-    /// The session of the account.
     account: Box<str>,
     /// The server's place among all.
     server: usize,
@@ -160,7 +159,6 @@ struct ProcessLine {
 
 #[derive(Debug)]
 struct ClientRequest {
-    /// The session of the account.
     account: Box<str>,
     /// The server's place among all.
     server: usize,

@@ -140,7 +140,6 @@ impl MessageSource {
         Vec::new()
     }
 
-    /// Gives the message that a whole source ended in.
     pub(super) fn finish(&mut self, end: ExchangeEnd) -> Option<ReadLine> {
         match &mut self.content {
             MessageContent::Json(body) if end == ExchangeEnd::Whole => {

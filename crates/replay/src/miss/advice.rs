@@ -99,7 +99,6 @@ pub(crate) fn only_flags(edits: &[Edit<'_>]) -> bool {
     !edits.is_empty() && edits.iter().all(is_by_flag)
 }
 
-/// Quotes a word for a shell.
 pub(crate) fn in_shell(word: &str) -> String {
     let is_plain =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '@' | '%' | '+' | '=');

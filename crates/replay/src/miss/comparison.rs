@@ -19,7 +19,6 @@ const TEXT: usize = 40;
 pub(crate) struct RecordLocation<'a> {
     /// Its file's name and its number, as `agent.yaml#3`.
     pub(crate) name: String,
-    /// Its file.
     pub(crate) file: &'a str,
     /// Its number there.
     pub(crate) id: u64,

@@ -13,7 +13,6 @@ const BEFORE: usize = 20;
 /// Characters of what differs that are shown at least.
 const FEWEST: usize = 2;
 
-/// One edit.
 pub(crate) struct Edit<'a> {
     pub(crate) difference: &'a BodyDifference,
     /// The characters of two texts that differ, where the edit is in a text.
@@ -30,15 +29,11 @@ pub(crate) enum Cause {
     Conversation,
     /// A message more or less.
     Turn,
-    /// The definition of a tool.
     Tool,
     /// A field that is on one side only.
     OneSided,
-    /// The value of a field.
     Field,
-    /// A header that counts.
     Header,
-    /// A parameter of the query.
     Query,
     /// Something that has no place in a body.
     Form,
@@ -93,19 +88,16 @@ fn cause(difference: &BodyDifference) -> Cause {
     }
 }
 
-/// Returns whether a path is that of an item of a list.
 pub(crate) fn is_item(path: &str, list: &str) -> bool {
     path.strip_prefix(list).is_some_and(|rest| rest.ends_with(']') && !rest.contains('.'))
 }
 
-/// The characters of a text.
 fn cut<'a>(text: &'a str, range: &Range<usize>) -> &'a str {
     let place = |at: usize| text.char_indices().nth(at).map_or(text.len(), |(place, _)| place);
     text.get(place(range.start)..place(range.end)).unwrap_or_default()
 }
 
 impl Edit<'_> {
-    /// The place for people.
     pub(crate) fn place(&self) -> &str {
         named(self.difference)
     }

@@ -27,7 +27,6 @@ pub(crate) const SHORT: usize = 40;
 /// Characters of a value where there are several differences.
 const BRIEF: usize = 18;
 
-/// Parts of a message.
 pub(crate) struct Explanation<'a> {
     /// The first line, without the first remedy.
     pub(crate) headline: String,

@@ -37,144 +37,99 @@ pub const COMPLETE_WITHIN: Duration = Duration::from_secs(30);
 /// How long the client's reply to a request of an MCP server is waited for, where nothing else is chosen.
 pub const REPLY_WITHIN: Duration = Duration::from_secs(60);
 
-/// Configuration of a cassette player.
-#[derive(Debug, Clone)]
-pub struct PlayerConfig {
-    /// The cassettes whose records are played, in order.
-    pub cassettes: Vec<Cassette>,
-    /// How requests are matched.
-    pub matching: MatchPolicy,
-    /// The command of [`RequestMatch::Exec`](crate::matching::requests::RequestMatch::Exec).
-    pub match_command: Option<Arc<MatchCommand>>,
-    /// How requests are compared.
-    pub rules: CanonicalRules,
-    /// What is played and what is recorded.
-    pub mode: Mode,
-    /// Which requests are an exception to that.
-    pub selection: ModeExceptions,
-    /// What a request without a record gets.
-    pub on_miss: OnMiss,
-    /// The status of a miss.
-    pub miss_status: u16,
-    /// How much detail a miss shows its client.
-    pub miss_detail: MissDetail,
-    /// The upstream, where requests may leave.
-    pub upstream: Option<UpstreamUrl>,
-    /// How it is reached.
-    pub reach: UpstreamOptions,
-    /// Where new records go.
-    pub output: Option<CassetteOutput>,
-    /// What is kept of times and token ids.
-    pub keep: Keep,
-    /// Which failures are recorded.
-    pub record_errors: RecordErrors,
-    /// Tags of the cassettes that sessions record.
-    pub tags: Vec<String>,
-    /// How long the rest of a response is received after its client has left; zero for not at all.
-    pub complete_within: Duration,
-    /// When the events of an answer are due.
-    pub pacing: Pacing,
-    /// What takes its place while the player runs.
-    pub changed_pacing: Arc<ChangedPacing>,
-    /// The model that answers name to requests that name none, once it is known.
-    pub served_model: Arc<OnceLock<String>>,
-    /// Which ids answers have.
-    pub ids: Ids,
-    /// What is a secret: it is neither recorded, compared nor shown.
-    pub secrets: redaction::RedactionRules,
-    /// Values of placeholders that no request has.
-    pub supplied: SuppliedSecrets,
-    /// Outcome of cassettes that hold secrets.
-    pub leaks: SecretHandling,
-    /// Whether `/vcr/…` is answered.
-    pub admin: Admin,
-    /// Whether a session that is opened there may record over a cassette that exists.
-    pub sessions_overwrite: bool,
-    /// The folder of sessions' cassettes, where this is the player of a session with a cassette of its own.
-    pub session_folder: Option<PathBuf>,
-    /// The folder of sessions' cassettes, where only sessions with cassettes of their own are played and recorded.
-    pub sessions_only: Option<PathBuf>,
-    /// What becomes of a recording that is not ended: of a session that is opened again, or open when the server ends.
-    pub if_unended: SessionRecording,
-    /// That the cassette of this session does not exist, and what records it: every request is a miss that says so.
-    pub missing_cassette: Option<String>,
-    /// What records a session's cassette, for people: a command.
-    pub record_with: Option<String>,
-    /// Upstreams that requests can name, beside those that were recorded.
-    pub named_upstreams: Vec<String>,
-    /// Bytes of a request body that are accepted.
-    pub body_limit: usize,
-    /// Whether records of chats answer requests to `/v1/messages` and `/v1/responses`.
-    pub cross_api: bool,
-    /// Names of MCP servers that are there beside those that were recorded.
-    pub mcp_names: Vec<String>,
-    /// The real MCP servers, where requests to them may leave.
-    pub mcp_upstreams: Vec<NamedEndpoint>,
-    /// The same, which are started for each session of a client.
-    pub mcp_started: Vec<Arc<dyn StartedServer>>,
-    /// What requests to MCP servers get that have no record, or none left.
-    pub mcp: mcp::McpPolicy,
-    /// Whether entries of `_meta` that are not the protocol's count in them.
-    pub mcp_match_meta: bool,
-    /// The refusal of a wrapped command's calls to other servers, where they are refused.
-    pub network_block: Option<Arc<NetworkBlock>>,
-    /// Rules that are tried before every record.
-    pub answers: Option<Arc<AnswerRules>>,
-    /// The log has the first line of a miss only: who reads it sees what clients print too.
-    pub brief_misses: bool,
-}
-
-impl Default for PlayerConfig {
-    /// No cassettes: canonical matching, an error for each miss, the recorded pace, nothing recorded, no upstream.
-    fn default() -> Self {
-        Self {
-            cassettes: Vec::new(),
-            matching: MatchPolicy::default(),
-            match_command: None,
-            rules: CanonicalRules::default(),
-            mode: Mode::Replay,
-            selection: ModeExceptions::None,
-            on_miss: OnMiss::Error,
-            miss_status: 422,
-            miss_detail: MissDetail::default(),
-            upstream: None,
-            reach: UpstreamOptions::default(),
-            output: None,
-            keep: Keep::default(),
-            record_errors: RecordErrors::default(),
-            tags: Vec::new(),
-            complete_within: COMPLETE_WITHIN,
-            pacing: Pacing::default(),
-            changed_pacing: Arc::default(),
-            served_model: Arc::default(),
-            ids: Ids::default(),
-            secrets: redaction::RedactionRules::default(),
-            supplied: SuppliedSecrets::default(),
-            leaks: SecretHandling::Refused,
-            admin: Admin::Off,
-            sessions_overwrite: false,
-            session_folder: None,
-            sessions_only: None,
-            if_unended: SessionRecording::Keep,
-            missing_cassette: None,
-            record_with: None,
-            named_upstreams: Vec::new(),
-            body_limit: 64 * 1024 * 1024,
-            cross_api: false,
-            mcp_names: Vec::new(),
-            mcp_upstreams: Vec::new(),
-            mcp_started: Vec::new(),
-            mcp: mcp::McpPolicy {
-                on_used_up: mcp::OnUsedUp::Last,
-                repeats_lists: true,
-                reply_within: REPLY_WITHIN,
-                ..mcp::McpPolicy::default()
-            },
-            mcp_match_meta: false,
-            network_block: None,
-            answers: None,
-            brief_misses: false,
-        }
+base::with_defaults! {
+    /// Configuration of a cassette player.
+    ///
+    /// By default it has no cassettes: canonical matching, an error for each miss, the recorded pace, nothing recorded, no upstream.
+    #[derive(Debug, Clone)]
+    pub struct PlayerConfig {
+        /// The cassettes whose records are played, in order.
+        pub cassettes: Vec<Cassette>,
+        /// How requests are matched.
+        pub matching: MatchPolicy,
+        /// The command of [`RequestMatch::Exec`](crate::matching::requests::RequestMatch::Exec).
+        pub match_command: Option<Arc<MatchCommand>>,
+        /// How requests are compared.
+        pub rules: CanonicalRules,
+        /// What is played and what is recorded.
+        pub mode: Mode = Mode::Replay,
+        /// Which requests are an exception to that.
+        pub selection: ModeExceptions = ModeExceptions::None,
+        /// What a request without a record gets.
+        pub on_miss: OnMiss = OnMiss::Error,
+        /// The status of a miss.
+        pub miss_status: u16 = 422,
+        /// How much detail a miss shows its client.
+        pub miss_detail: MissDetail,
+        /// The upstream, where requests may leave.
+        pub upstream: Option<UpstreamUrl>,
+        /// How it is reached.
+        pub reach: UpstreamOptions,
+        /// Where new records go.
+        pub output: Option<CassetteOutput>,
+        /// What is kept of times and token ids.
+        pub keep: Keep,
+        /// Which failures are recorded.
+        pub record_errors: RecordErrors,
+        /// Tags of the cassettes that sessions record.
+        pub tags: Vec<String>,
+        /// How long the rest of a response is received after its client has left; zero for not at all.
+        pub complete_within: Duration = COMPLETE_WITHIN,
+        /// When the events of an answer are due.
+        pub pacing: Pacing,
+        /// What takes its place while the player runs.
+        pub changed_pacing: Arc<ChangedPacing>,
+        /// The model that answers name to requests that name none, once it is known.
+        pub served_model: Arc<OnceLock<String>>,
+        /// Which ids answers have.
+        pub ids: Ids,
+        /// What is a secret: it is neither recorded, compared nor shown.
+        pub secrets: redaction::RedactionRules,
+        /// Values of placeholders that no request has.
+        pub supplied: SuppliedSecrets,
+        /// Outcome of cassettes that hold secrets.
+        pub leaks: SecretHandling = SecretHandling::Refused,
+        /// Whether `/vcr/…` is answered.
+        pub admin: Admin = Admin::Off,
+        /// Whether a session that is opened there may record over a cassette that exists.
+        pub sessions_overwrite: bool,
+        /// The folder of sessions' cassettes, where this is the player of a session with a cassette of its own.
+        pub session_folder: Option<PathBuf>,
+        /// The folder of sessions' cassettes, where only sessions with cassettes of their own are played and recorded.
+        pub sessions_only: Option<PathBuf>,
+        /// What becomes of a recording that is not ended: of a session that is opened again, or open when the server ends.
+        pub if_unended: SessionRecording = SessionRecording::Keep,
+        /// That the cassette of this session does not exist, and what records it: every request is a miss that says so.
+        pub missing_cassette: Option<String>,
+        /// What records a session's cassette, for people: a command.
+        pub record_with: Option<String>,
+        /// Upstreams that requests can name, beside those that were recorded.
+        pub named_upstreams: Vec<String>,
+        /// Bytes of a request body that are accepted.
+        pub body_limit: usize = 64 * 1024 * 1024,
+        /// Whether records of chats answer requests to `/v1/messages` and `/v1/responses`.
+        pub cross_api: bool,
+        /// Names of MCP servers that are there beside those that were recorded.
+        pub mcp_names: Vec<String>,
+        /// The real MCP servers, where requests to them may leave.
+        pub mcp_upstreams: Vec<NamedEndpoint>,
+        /// The same, which are started for each session of a client.
+        pub mcp_started: Vec<Arc<dyn StartedServer>>,
+        /// What requests to MCP servers get that have no record, or none left.
+        pub mcp: mcp::McpPolicy = mcp::McpPolicy {
+            on_used_up: mcp::OnUsedUp::Last,
+            repeats_lists: true,
+            reply_within: REPLY_WITHIN,
+            ..mcp::McpPolicy::default()
+        },
+        /// Whether entries of `_meta` that are not the protocol's count in them.
+        pub mcp_match_meta: bool,
+        /// The refusal of a wrapped command's calls to other servers, where they are refused.
+        pub network_block: Option<Arc<NetworkBlock>>,
+        /// Rules that are tried before every record.
+        pub answers: Option<Arc<AnswerRules>>,
+        /// The log has the first line of a miss only: who reads it sees what clients print too.
+        pub brief_misses: bool,
     }
 }
 
@@ -253,7 +208,6 @@ pub enum RecordErrors {
 }
 
 impl RecordErrors {
-    /// Returns whether responses with this status are recorded.
     pub(in crate::player) fn includes(self, status: u16) -> bool {
         let is_passing = [401, 403, 408, 409, 425, 429].contains(&status) || status >= 500;
         self == Self::All || !is_passing

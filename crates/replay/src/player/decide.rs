@@ -40,7 +40,6 @@ pub struct ReceivedRequest {
     pub(in crate::player) request: IncomingRequest,
     /// When its body was complete: the zero of every deadline.
     pub(in crate::player) at: Instant,
-    /// The player of its session.
     pub(in crate::player) cassette_player: Arc<CassettePlayer>,
 }
 

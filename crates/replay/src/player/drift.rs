@@ -108,7 +108,6 @@ pub enum DriftVerdict {
     },
 }
 
-/// A request that is sent again.
 struct SentAgain {
     method: Method,
     target: Uri,
@@ -196,10 +195,6 @@ impl DriftCheck {
         None
     }
 
-    /// The request of a record.
-    ///
-    /// # Errors
-    /// With the reason why it is not sent.
     fn request(&self, cassette: &Cassette, record: &CassetteRecord) -> Result<SentAgain, String> {
         if let Some(why) = self.reason_against(record) {
             return Err(why);
@@ -244,9 +239,6 @@ impl DriftCheck {
     }
 
     /// The server's answer as it would be recorded; a server without room is asked again.
-    ///
-    /// # Errors
-    /// With the reason why there is none.
     async fn answer(
         &self,
         request: &SentAgain,

@@ -150,7 +150,6 @@ impl CassettePlayer {
     }
 }
 
-/// The field of a body that names the model.
 #[derive(Deserialize)]
 struct ModelField<'a> {
     #[serde(borrow)]
@@ -175,7 +174,6 @@ fn with_model(mut incoming: IncomingRequest, model: &str) -> IncomingRequest {
     incoming
 }
 
-/// The request's part of an exchange.
 pub(super) fn request_of(incoming: &IncomingRequest) -> ExchangeRequest {
     ExchangeRequest {
         method: incoming.parts.method.as_str().to_owned(),

@@ -133,7 +133,6 @@ pub(in crate::player) fn wants_usage(body: &SharedBody) -> bool {
     body.get("stream_options").and_then(|options| options.get("include_usage")) == Some(&Value::Bool(true))
 }
 
-/// Headers by name, those that are wanted.
 pub(in crate::player) fn texts(headers: &HeaderMap, wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {
     let wanted = headers.iter().filter(|(name, _)| wanted(name.as_str()));
     wanted

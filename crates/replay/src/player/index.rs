@@ -75,7 +75,6 @@ pub(in crate::player) struct PlayableRecords {
     pub(in crate::player) records: Vec<(usize, CassetteRecord)>,
     /// Whose answers were edited, by their places.
     pub(in crate::player) edited: Vec<usize>,
-    /// The servers of MCP.
     pub(in crate::player) mcp: Servers,
 }
 
@@ -169,7 +168,6 @@ struct Look<'a> {
 #[derive(Clone)]
 struct ConversationState {
     searched: SearchedConversation,
-    /// The messages as they are shown.
     messages: SharedList<Value>,
     canonical: Option<CanonicalProgress>,
     across: Option<CanonicalProgress>,

@@ -4,12 +4,13 @@ use std::{
     collections::{BTreeMap, HashSet},
     fmt,
     sync::{
-        Mutex, OnceLock,
+        OnceLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 
 use crate::account::EarlierReports;
+use base::lock::Lock;
 
 /// Account of sessions that were ended, reopened or reset.
 #[derive(Debug, Default)]
@@ -19,7 +20,6 @@ pub(in crate::player) struct Earlier {
     pub(in crate::player) served: HashSet<usize>,
     /// The groups that they began, each with the first session that did.
     pub(in crate::player) begun: BTreeMap<usize, String>,
-    /// Whether one of them had a cassette of its own.
     pub(in crate::player) had_own: bool,
     /// How many sessions were ended or reopened.
     pub(in crate::player) ended: u64,
@@ -28,7 +28,6 @@ pub(in crate::player) struct Earlier {
 /// The path of a cassette, and the number of a record there.
 pub(in crate::player) type RecordAddress = (String, u64);
 
-/// Use of a record.
 #[derive(Debug, Clone)]
 pub(in crate::player) struct Use {
     pub(in crate::player) is_used: bool,
@@ -62,7 +61,7 @@ pub(in crate::player) type HandOver = Box<dyn Fn(&str) + Send + Sync>;
 
 /// Those of all recorders of MCP servers.
 #[derive(Default)]
-pub(in crate::player) struct HandOvers(pub(in crate::player) Mutex<Vec<HandOver>>);
+pub(in crate::player) struct HandOvers(pub(in crate::player) Lock<Vec<HandOver>>);
 
 impl fmt::Debug for HandOvers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,7 +3,7 @@
 use std::{
     path::Path,
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64},
     },
 };
@@ -18,6 +18,7 @@ use crate::player::{
     record::{compare::Comparisons, recorder::CassetteRecorder},
     report::groups::RecordGroups,
 };
+use base::lock::Lock;
 use net::upstream::Upstream;
 use recording::cassette::remove_unfinished;
 
@@ -60,9 +61,9 @@ impl CassettePlayer {
             put_back,
             mcp: Arc::new(mcp),
             hand_over: HandOvers::default(),
-            earlier: Mutex::default(),
+            earlier: Lock::default(),
             records,
-            sessions: Mutex::default(),
+            sessions: Lock::default(),
             upstream,
             recorder: recorder.map(Arc::new),
             comparer: comparer.map(Arc::new),
@@ -73,8 +74,8 @@ impl CassettePlayer {
             fresh_ids: AtomicU64::new(0),
             passed: AtomicU64::new(0),
             used,
-            ended: Mutex::default(),
-            recorded_by_sessions: Mutex::default(),
+            ended: Lock::default(),
+            recorded_by_sessions: Lock::default(),
             pages: OnceLock::new(),
             journal: OnceLock::new(),
         };

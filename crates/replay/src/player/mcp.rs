@@ -1,9 +1,6 @@
 //! MCP servers beside the models: their records are taken out of the cassettes, and their sessions belong to the account's.
 
-use std::{
-    sync::{Arc, PoisonError},
-    thread,
-};
+use std::{sync::Arc, thread};
 
 use http::{HeaderMap, StatusCode};
 use serde_json::{Map, Value, json};
@@ -132,24 +129,23 @@ impl CassettePlayer {
     }
 
     /// Returns whether messages of a session to MCP servers are recorded, or compared.
-    #[must_use]
-    pub fn observes_mcp(&self, session: &str) -> bool {
+    pub(crate) fn observes_mcp(&self, session: &str) -> bool {
         self.own_of(session).map_or_else(|| self.is_recording() || self.is_comparing(), |own| own.is_recording())
     }
 
     /// Has this called before a session ends, so that what was recorded for it is in its cassette.
-    pub fn before_sessions_end(&self, hand_over: Box<dyn Fn(&str) + Send + Sync>) {
-        self.hand_over.0.lock().unwrap_or_else(PoisonError::into_inner).push(hand_over);
+    pub(crate) fn before_sessions_end(&self, hand_over: Box<dyn Fn(&str) + Send + Sync>) {
+        self.hand_over.0.lock().push(hand_over);
     }
 
     /// Has what was recorded of MCP servers handed over to the cassette of a session.
     pub(super) fn hand_over_mcp(&self, session: &str) {
-        let hand_over = self.hand_over.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let hand_over = self.hand_over.0.lock();
         hand_over.iter().for_each(|hand_over| hand_over(session));
     }
 
     fn own_of(&self, session: &str) -> Option<Arc<Self>> {
-        self.lock().get(session).and_then(|state| state.own.clone())
+        self.sessions.lock().get(session).and_then(|state| state.own.clone())
     }
 
     /// How the real servers are reached.
@@ -168,7 +164,7 @@ impl CassettePlayer {
     }
 
     /// Compares what a real server answered in one of its sessions with the record.
-    pub fn compare_mcp(&self, session: &str, mut now: RecordedExchange) {
+    pub(crate) fn compare_mcp(&self, session: &str, mut now: RecordedExchange) {
         // Reports show what differs, and records hold no secrets.
         secrets::redact(&self.config.secrets, &mut now.record, &mut now.side);
         let Some(Ok(message)) = McpRecord::read(&now.record) else { return };
@@ -185,7 +181,7 @@ impl CassettePlayer {
     }
 
     /// Notes a message that is recorded in the journal.
-    pub fn note_recorded_mcp(&self, recorded: &RecordedExchange) {
+    pub(crate) fn note_recorded_mcp(&self, recorded: &RecordedExchange) {
         let mut body = recorded.record.body.value();
         Redactor::new(&self.config.secrets).json(&mut body);
         let Some(Ok(message)) = McpRecord::read(&recorded.record) else { return };
@@ -227,14 +223,14 @@ impl CassettePlayer {
         if session == DEFAULT_SESSION {
             return Ok((session, Arc::clone(&self.mcp)));
         }
-        let own = self.lock().entry(session.clone()).or_default().own.clone();
+        let own = self.sessions.lock().entry(session.clone()).or_default().own.clone();
         let own = own.filter(|own| !own.mcp.is_empty());
         Ok((session, Arc::clone(own.as_ref().map_or(&self.mcp, |own| &own.mcp))))
     }
 
     /// The servers of sessions with cassettes of their own, by the names of the sessions.
     fn own_servers(&self, session: Option<&str>) -> Vec<(String, Arc<Servers>)> {
-        let sessions = self.lock();
+        let sessions = self.sessions.lock();
         let wanted = sessions.iter().filter(|(name, _)| session.is_none_or(|session| session == *name));
         wanted.filter_map(|(name, state)| Some((name.clone(), Arc::clone(&state.own.as_ref()?.mcp)))).collect()
     }

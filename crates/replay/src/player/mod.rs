@@ -33,11 +33,12 @@ use std::{
     convert::Infallible,
     path::Path,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64},
     },
 };
 
+use base::lock::Lock;
 use http::{Request, Response, StatusCode};
 
 pub use crate::player::{
@@ -139,8 +140,8 @@ pub struct CassettePlayer {
     hand_over: HandOvers,
     fixtures: Arc<Fixtures>,
     put_back: Arc<ValuePlans>,
-    earlier: Mutex<Earlier>,
-    sessions: Mutex<BTreeMap<String, SessionState>>,
+    earlier: Lock<Earlier>,
+    sessions: Lock<BTreeMap<String, SessionState>>,
     upstream: Option<Upstream<RequestBody>>,
     recorder: Option<Arc<CassetteRecorder>>,
     /// What compares responses with records, where that is the mode.
@@ -159,16 +160,15 @@ pub struct CassettePlayer {
     /// Whether each record was ever served, in any session.
     used: Vec<AtomicBool>,
     /// The same of the records of sessions' players that ended.
-    ended: Mutex<BTreeMap<RecordAddress, Use>>,
+    ended: Lock<BTreeMap<RecordAddress, Use>>,
     /// What sessions recorded in cassettes of their own and have ended.
-    recorded_by_sessions: Mutex<RecordReport>,
+    recorded_by_sessions: Lock<RecordReport>,
     /// Numbers and address of misses, those of the player whose session this is, if it is one's.
     pages: OnceLock<Arc<Pages>>,
     /// The latest requests, of that player too.
     journal: OnceLock<Arc<Journal>>,
 }
 
-/// One session.
 #[derive(Debug, Default)]
 struct SessionState {
     session: RequestSession,
@@ -201,7 +201,6 @@ pub type ConcernsRecord = Arc<dyn Fn(Option<&str>) -> bool + Send + Sync>;
 pub struct ReplacedRecords(pub ConcernsRecord);
 
 impl ReplacedRecords {
-    /// The response where this record is found for a request and is one of those.
     fn response(incoming: &IncomingRequest, name: &str) -> Option<Response<ResponseBody>> {
         let Self(is_replaced) = incoming.parts.extensions.get()?;
         if !is_replaced(Some(name)) {
@@ -406,13 +405,9 @@ impl CassettePlayer {
         of_cassette.name_in(path.unwrap_or(Path::new("")))
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, SessionState>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes a session, which begins where there is none.
     fn in_session<T>(&self, name: &str, change: impl FnOnce(&mut SessionState) -> T) -> T {
-        let mut sessions = self.lock();
+        let mut sessions = self.sessions.lock();
         match sessions.get_mut(name) {
             Some(state) => change(state),
             None => change(sessions.entry(name.to_owned()).or_default()),

@@ -52,7 +52,7 @@ impl CassettePlayer {
                 "there are {MOST_SESSIONS} sessions, which is the most; end one with DELETE /vcr/sessions/NAME"
             )));
         }
-        let own = self.lock().get(&session).and_then(|state| state.own.clone());
+        let own = self.sessions.lock().get(&session).and_then(|state| state.own.clone());
         let cassette_player = own.unwrap_or_else(|| Arc::clone(self));
         if cassette_player.is_foreign(&parts) {
             self.passed.fetch_add(1, Relaxed);
@@ -66,7 +66,7 @@ impl CassettePlayer {
 
     /// Returns whether a session is known, or may begin.
     pub(super) fn has_room_for(&self, session: &str) -> bool {
-        let sessions = self.lock();
+        let sessions = self.sessions.lock();
         session == DEFAULT_SESSION || sessions.len() < MOST_SESSIONS || sessions.contains_key(session)
     }
 

@@ -8,14 +8,14 @@ pub(in crate::player) mod tools;
 
 use std::{
     collections::{BTreeMap, HashSet},
-    sync::{MutexGuard, PoisonError, atomic::Ordering::Relaxed},
+    sync::atomic::Ordering::Relaxed,
 };
 
 use crate::{
     account::{DEFAULT_SESSION, Report, SessionReport, UnusedRecord},
     player::{
         CassettePlayer, SessionState,
-        kept::{Earlier, RecordAddress, Use},
+        kept::{RecordAddress, Use},
         miss::explained,
         report::groups::Scope,
     },
@@ -31,7 +31,7 @@ impl CassettePlayer {
     /// The report of all sessions, or of one.
     #[must_use]
     pub fn report(&self, session: Option<&str>) -> Report {
-        let sessions = self.lock();
+        let sessions = self.sessions.lock();
         let wanted = sessions.iter().filter(|(name, _)| session.is_none_or(|session| session == *name));
         let served = self.served_to_any(&sessions);
         // What a test plays from a cassette of its own is judged there, and nothing of what is shared has begun.
@@ -53,7 +53,7 @@ impl CassettePlayer {
         }
         let earlier = if session.is_none() { self.earlier_reports(&sessions, &served) } else { BTreeMap::new() };
         drop(sessions);
-        let ended = if session.is_none() { self.earlier().ended } else { 0 };
+        let ended = if session.is_none() { self.earlier.lock().ended } else { 0 };
         let passed = self.passed.load(Relaxed);
         let (environment, edited) = (self.changes().to_vec(), self.edited.clone());
         let not_recorded =
@@ -77,11 +77,11 @@ impl CassettePlayer {
 
     /// Returns whether sessions have or had cassettes of their own.
     pub(super) fn has_own_cassettes(&self) -> bool {
-        self.had_own_cassettes(&self.lock())
+        self.had_own_cassettes(&self.sessions.lock())
     }
 
     fn had_own_cassettes(&self, sessions: &BTreeMap<String, SessionState>) -> bool {
-        self.earlier().had_own || sessions.values().any(|state| state.has_own_cassette)
+        self.earlier.lock().had_own || sessions.values().any(|state| state.has_own_cassette)
     }
 
     /// Keeps what failed in a session that has ended, and what it was served.
@@ -90,7 +90,7 @@ impl CassettePlayer {
         let report = self.report_of(name, state, scope);
         let of_mcp = self.end_mcp(name, state);
         let served = if state.has_own_cassette { HashSet::new() } else { served(name, state) };
-        let mut earlier = self.earlier();
+        let mut earlier = self.earlier.lock();
         earlier.had_own |= state.has_own_cassette;
         earlier.ended += 1;
         for group in self.groups.begun(&served) {
@@ -105,24 +105,20 @@ impl CassettePlayer {
     pub(super) fn keep_reset(&self, name: &str, state: &SessionState) {
         let report = self.report_of(name, state, Scope::Ended);
         let report = SessionReport { unconsumed: Vec::new(), begun_unconsumed: Vec::new(), unserved: 0, ..report };
-        self.earlier().reports.keep(name, report);
+        self.earlier.lock().reports.keep(name, report);
     }
 
     /// Forgets what ended sessions were served.
     pub(super) fn forget_ended(&self) {
-        let mut earlier = self.earlier();
+        let mut earlier = self.earlier.lock();
         earlier.served.clear();
         earlier.begun.clear();
         earlier.had_own = false;
     }
 
-    fn earlier(&self) -> MutexGuard<'_, Earlier> {
-        self.earlier.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records of the shared cassettes that any session was served.
     fn served_to_any(&self, sessions: &BTreeMap<String, SessionState>) -> HashSet<usize> {
-        let mut all = self.earlier().served.clone();
+        let mut all = self.earlier.lock().served.clone();
         for (name, state) in sessions.iter().filter(|(_, state)| !state.has_own_cassette) {
             all.extend(served(name, state));
         }
@@ -139,7 +135,7 @@ impl CassettePlayer {
         for (name, state) in sessions.iter().filter(|(_, state)| !state.has_own_cassette) {
             begun_now.extend(self.groups.begun(&served(name, state)));
         }
-        let earlier = self.earlier();
+        let earlier = self.earlier.lock();
         let mut reports = earlier.reports.reports();
         let begun = earlier.begun.keys().copied().filter(|group| !begun_now.contains(group)).collect();
         let is_left = |at: &usize| {
@@ -159,10 +155,11 @@ impl CassettePlayer {
         reports
     }
 
-    /// The report of a session, by the player that serves it.
     fn report_of(&self, name: &str, state: &SessionState, scope: Scope<'_>) -> SessionReport {
         let (player, report) = match &state.own {
-            Some(own) => (&**own, own.session_report(own.lock().get(name).unwrap_or(&SessionState::default()), scope)),
+            Some(own) => {
+                (&**own, own.session_report(own.sessions.lock().get(name).unwrap_or(&SessionState::default()), scope))
+            }
             None => (self, self.session_report(state, scope)),
         };
         SessionReport { compared: player.comparisons.of(name), ..report }
@@ -214,7 +211,7 @@ impl CassettePlayer {
 
     /// Whether each record was ever served, here and by the players of sessions.
     fn usage(&self) -> BTreeMap<RecordAddress, Use> {
-        let mut usage = self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut usage = self.ended.lock().clone();
         let all = self.records.iter().zip(&self.used).enumerate();
         for (_, ((cassette, record), used)) in all.filter(|(at, _)| self.index.is_servable(*at)) {
             let path = self.config.cassettes.get(*cassette).map(|it| it.path.display().to_string()).unwrap_or_default();
@@ -230,11 +227,10 @@ impl CassettePlayer {
     /// Keeps what a session's player served, when the session ends.
     pub(super) fn keep_usage(&self, own: &Self) {
         let usage = own.usage();
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ended = self.ended.lock();
         usage.into_iter().for_each(|(place, use_of)| add(&mut ended, place, use_of));
     }
 
-    /// A record in one line.
     pub(super) fn line_of(&self, at: usize) -> String {
         let Some((cassette, record)) = self.records.get(at) else { return String::new() };
         let file = self.config.cassettes.get(*cassette).map(|it| it.path.display().to_string()).unwrap_or_default();
@@ -242,10 +238,9 @@ impl CassettePlayer {
     }
 }
 
-/// The records that a session was served.
 fn served(name: &str, state: &SessionState) -> HashSet<usize> {
     match &state.own {
-        Some(own) => own.lock().get(name).map(|state| state.session.served()).unwrap_or_default(),
+        Some(own) => own.sessions.lock().get(name).map(|state| state.session.served()).unwrap_or_default(),
         None => state.session.served(),
     }
 }

@@ -37,14 +37,12 @@ use recording::{
     redaction::{Placeholder, RedactionRules, Redactor, SeenSecrets},
 };
 
-/// What a redaction came to.
 #[derive(Debug)]
 pub(super) struct RedactionResult {
     /// Whether anything was found.
     pub(super) had_any: bool,
     /// Whether the record took more work than it may, so that some of it was not searched.
     pub(super) is_unsearched: bool,
-    /// The values of the request.
     pub(super) requested: SeenSecrets,
     /// The values of the answer that the request does not have.
     pub(super) answered: AnsweredValues,
@@ -253,10 +251,8 @@ pub(super) fn shown_path(redactor: &mut Redactor<'_>, path: &str) -> String {
 /// How far a conversation was searched for secrets; requests that continue it go on from there.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SearchedConversation {
-    /// Its messages as they are shown.
     messages: SharedList<Value>,
     seen: SeenSecrets,
-    /// Whether there are any secrets in it.
     pub(super) has_any: bool,
 }
 

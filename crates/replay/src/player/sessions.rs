@@ -92,7 +92,8 @@ impl CassettePlayer {
             return Err(SessionError::Fork);
         }
         // It may be this cassette that the one of that name records.
-        let is_recording = self.lock().get(&name).is_some_and(|state| state.own.iter().any(|own| own.is_recording()));
+        let is_recording =
+            self.sessions.lock().get(&name).is_some_and(|state| state.own.iter().any(|own| own.is_recording()));
         if is_recording {
             self.end_session(&name, None)?;
         }
@@ -101,7 +102,7 @@ impl CassettePlayer {
         self.take_faults(&name, own.as_deref().filter(|_| has_own_cassette))?;
         self.hand_over_mcp(&name);
         let state = SessionState { own, has_own_cassette, ..SessionState::default() };
-        let before = self.lock().insert(name.clone(), state);
+        let before = self.sessions.lock().insert(name.clone(), state);
         self.journal().forget(Some(&name));
         before.map_or(Ok(()), |before| self.close_session(&name, before, None))?;
         Ok(name)
@@ -111,7 +112,7 @@ impl CassettePlayer {
     /// was opened.
     pub(super) fn end_session(&self, name: &str, recorded: Option<SessionRecording>) -> Result<bool, SessionError> {
         self.hand_over_mcp(name);
-        let state = self.lock().remove(name);
+        let state = self.sessions.lock().remove(name);
         self.take_faults(name, None)?;
         let was_there = state.is_some();
         state.map_or(Ok(()), |state| self.close_session(name, state, recorded))?;
@@ -143,9 +144,8 @@ impl CassettePlayer {
         self.fault_reader.get().map_or(Ok(()), |reader| reader.take(Some(session), &faults)).map_err(AnswersError)
     }
 
-    /// The cassette_players of sessions with cassettes of their own.
     pub(super) fn own_players(&self) -> Vec<Arc<CassettePlayer>> {
-        self.lock().values().filter_map(|state| state.own.clone()).collect()
+        self.sessions.lock().values().filter_map(|state| state.own.clone()).collect()
     }
 
     /// Builds the configuration of a session's player: that of this one, with what the request for the session changes.
@@ -255,7 +255,6 @@ impl CassettePlayer {
         if self.folder() == Path::new("") { Path::new(".") } else { self.folder() }
     }
 
-    /// The folder of the cassettes here.
     fn folder(&self) -> &Path {
         if let Some(folder) = &self.config.sessions_only {
             return folder;
@@ -280,7 +279,6 @@ fn leads_out(path: &Path, folder: &Path) -> bool {
     there.any(|part| part.canonicalize().map_or(true, |real| !real.starts_with(&root)))
 }
 
-/// Returns what a session plays and how it records.
 fn recording(mode: Option<&str>, exists: bool) -> Result<(Mode, Option<WriteMode>), SessionError> {
     Ok(match mode.map(|mode| mode.replace('_', "-")).as_deref() {
         None | Some("none") => (Mode::Replay, None),

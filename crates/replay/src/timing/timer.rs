@@ -13,11 +13,12 @@ use std::{
     io,
     os::fd::OwnedFd,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
+use base::lock::Lock;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
@@ -40,7 +41,7 @@ pub(super) struct Timer {
 #[derive(Debug)]
 struct TimerState {
     fd: AsyncFd<OwnedFd>,
-    waiting: Mutex<TimerWaiters>,
+    waiting: Lock<TimerWaiters>,
 }
 
 /// A deadline, and a number that distinguishes equal ones.
@@ -71,7 +72,7 @@ impl Timer {
     /// When there is none to be had, as when the process is out of file descriptors.
     pub(super) fn start() -> io::Result<Self> {
         let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-        let shared = Arc::new(TimerState { fd: register(fd)?, waiting: Mutex::default() });
+        let shared = Arc::new(TimerState { fd: register(fd)?, waiting: Lock::default() });
         let driver = Driver(tokio::spawn(drive(Arc::clone(&shared))));
         Ok(Self { shared, _driver: Arc::new(driver) })
     }
@@ -101,13 +102,9 @@ async fn drive(shared: Arc<TimerState>) {
 }
 
 impl TimerState {
-    fn lock(&self) -> MutexGuard<'_, TimerWaiters> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes out whatever is due, and arms the timer for the first of the others.
     fn take_due(&self, due: &mut Vec<Waker>) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         let limit = (Instant::now() + QUANTUM, u64::MAX);
         // One by one: to split the map would cost as much as the map is large.
         while let Some(first) = waiting.wakers.first_entry().filter(|first| *first.key() <= limit) {
@@ -155,7 +152,7 @@ impl Future for TimerSleep {
             return Poll::Ready(());
         }
         let shared = Arc::clone(&self.timer.shared);
-        let mut waiting = shared.lock();
+        let mut waiting = shared.waiting.lock();
         let number = *self.number.get_or_insert_with(|| {
             waiting.next_number += 1;
             waiting.next_number
@@ -174,7 +171,7 @@ impl Drop for TimerSleep {
     fn drop(&mut self) {
         if let Some(number) = self.number {
             // The timer stays armed: one idle wake-up is cheaper than arming it again for every stream that ends.
-            self.timer.shared.lock().wakers.remove(&(self.deadline, number));
+            self.timer.shared.waiting.lock().wakers.remove(&(self.deadline, number));
         }
     }
 }
@@ -197,7 +194,7 @@ mod tests {
         assert!(Pin::new(&mut long).poll(&mut noop()).is_pending());
         timer.sleep_until(start + Duration::from_millis(2)).await;
         assert!(Pin::new(&mut long).poll(&mut noop()).is_pending());
-        assert_eq!(timer.shared.lock().wakers.len(), 1);
+        assert_eq!(timer.shared.waiting.lock().wakers.len(), 1);
     }
 
     #[tokio::test]
@@ -209,9 +206,9 @@ mod tests {
             assert!(Pin::new(&mut *sleep).poll(&mut noop()).is_pending());
             assert!(Pin::new(sleep).poll(&mut noop()).is_pending(), "polled twice, it has one entry");
         }
-        assert_eq!(timer.shared.lock().wakers.len(), 10);
+        assert_eq!(timer.shared.waiting.lock().wakers.len(), 10);
         drop(sleeps);
-        assert!(timer.shared.lock().wakers.is_empty());
+        assert!(timer.shared.waiting.lock().wakers.is_empty());
         // What was armed for it fires without effect, and the next one is armed for itself.
         timer.sleep_until(Instant::now() + Duration::from_millis(1)).await;
     }
@@ -246,6 +243,6 @@ mod tests {
         for task in tasks {
             task.await.unwrap();
         }
-        assert!(timer.shared.lock().wakers.is_empty());
+        assert!(timer.shared.waiting.lock().wakers.is_empty());
     }
 }

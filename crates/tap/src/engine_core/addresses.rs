@@ -13,13 +13,11 @@ pub(super) enum SocketRole {
     Handshake,
     /// Requests to engines.
     Input,
-    /// Outputs of engines.
     Output,
     /// Coordination of several engines.
     Coordinator,
 }
 
-/// The answer with its addresses.
 #[derive(Debug)]
 pub(super) struct InitAddresses(MsgpackValue);
 

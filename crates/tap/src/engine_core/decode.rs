@@ -36,7 +36,6 @@ pub(super) struct AddedRequest {
     pub(super) lora: Option<String>,
 }
 
-/// A message of a front end.
 #[derive(Debug)]
 pub(super) enum FrontEndMessage {
     Add(Box<AddedRequest>),
@@ -46,17 +45,14 @@ pub(super) enum FrontEndMessage {
     Other,
 }
 
-/// A message of an engine.
 #[derive(Debug)]
 pub(super) enum EngineMessage {
     Step(EngineStep),
-    /// The engine is dead.
     Dead,
     /// One that has no part in a record.
     Other,
 }
 
-/// The outputs of one step of an engine.
 #[derive(Debug, Default)]
 pub(super) struct EngineStep {
     /// The engine's rank.
@@ -66,7 +62,6 @@ pub(super) struct EngineStep {
     pub(super) outputs: Vec<RequestStep>,
 }
 
-/// What a step gave a request.
 #[derive(Debug, Default)]
 pub(super) struct RequestStep {
     pub(super) id: String,
@@ -87,7 +82,6 @@ pub(super) struct RequestEvent {
     pub(super) timestamp: f64,
 }
 
-/// Kind of such an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StepKind {
     Queued,
@@ -148,10 +142,6 @@ impl CoreMessages {
         }
     }
 
-    /// Reads a message of an engine.
-    ///
-    /// # Errors
-    /// When it is of another form.
     pub(super) fn read_of_engine(&self, frames: &[Vec<u8>]) -> Result<EngineMessage, MessageError> {
         let Some((first, further)) = frames.split_first() else { return Ok(EngineMessage::Other) };
         if first == ENGINE_CORE_DEAD {

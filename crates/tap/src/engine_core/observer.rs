@@ -48,7 +48,6 @@ const MOST_OPEN: usize = 1 << 16;
 /// Bytes of prompts of requests that are observed at once.
 const MOST_PROMPT_BYTES: usize = 256 << 20;
 
-/// Observer of all connections.
 #[derive(Debug)]
 pub(super) struct CoreObserver {
     shared: Arc<SharedState>,
@@ -62,7 +61,6 @@ pub(super) struct CoreObserver {
     unread: RateLimitedLog,
 }
 
-/// Requests in progress.
 #[derive(Debug, Default)]
 struct OpenRequests {
     by_id: HashMap<String, OpenCoreRequest>,
@@ -70,7 +68,6 @@ struct OpenRequests {
     groups: HashMap<String, (usize, String)>,
 }
 
-/// A request in progress.
 #[derive(Debug)]
 struct OpenCoreRequest {
     exchange: OpenExchange,
@@ -83,7 +80,6 @@ struct OpenCoreRequest {
     cached_tokens: Option<u32>,
     output_tokens: u32,
     prompt_bytes: usize,
-    /// Key of its group.
     group: Option<String>,
 }
 
@@ -117,7 +113,6 @@ impl CoreObserver {
         self.end_where(|_| true, Outcome::Cut);
     }
 
-    /// Observes a message of the front end to an engine.
     fn observe_front_end(&self, connection: u64, frames: &[Vec<u8>]) {
         match self.messages.read_of_front_end(frames) {
             Ok(FrontEndMessage::Add(request)) => self.add(connection, *request),
@@ -266,7 +261,6 @@ impl CoreObserver {
         }
     }
 
-    /// Takes a request out of those in progress.
     fn take(&self, id: &str) -> Option<OpenCoreRequest> {
         let mut all = self.open.lock();
         let open = all.by_id.remove(id)?;
@@ -285,7 +279,6 @@ impl CoreObserver {
         open.exchange.end(outcome);
     }
 
-    /// Ends the requests that fit.
     fn end_where(&self, fits: impl Fn(&OpenCoreRequest) -> bool, outcome: Outcome) {
         let mut all = self.open.lock();
         let ended: Vec<OpenCoreRequest> = all.by_id.extract_if(|_, open| fits(open)).map(|(_, open)| open).collect();
@@ -362,7 +355,6 @@ impl OpenCoreRequest {
     }
 }
 
-/// Returns the endpoint whose requests have such ids.
 fn endpoint_of(name: &str) -> Endpoint {
     match name.split(['-', '_']).next() {
         Some("chatcmpl") => Endpoint::Chat,
@@ -385,7 +377,6 @@ pub(super) struct ReadyObserver {
     reader: ZmtpReader,
 }
 
-/// Observer of an output connection.
 pub(super) struct OutputObserver {
     observer: Arc<CoreObserver>,
     reader: ZmtpReader,

@@ -52,7 +52,6 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// Pause after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Relay of all connections.
 #[derive(Debug)]
 pub(super) struct CoreRelay {
     observer: Arc<CoreObserver>,

@@ -43,7 +43,6 @@ pub(crate) struct McpServers {
     playback: SharedPlayback,
 }
 
-/// The server of a path.
 enum FoundServer<'s, 'p> {
     /// It is called at its URL; with its place among all, and the rest of the path.
     Called {
@@ -56,9 +55,6 @@ enum FoundServer<'s, 'p> {
 
 impl McpServers {
     /// Begins to record these servers in the player's cassette.
-    ///
-    /// # Errors
-    /// When the recorder cannot be started.
     pub(crate) fn start(
         (servers, commands): (Vec<NamedEndpoint>, Vec<McpCommand>),
         reach: &UpstreamOptions,
@@ -110,7 +106,6 @@ impl McpServers {
         called.map(|(place, server)| FoundServer::Called { place, server, rest }).or_else(spawned)
     }
 
-    /// The names of all servers.
     fn names(&self) -> impl Iterator<Item = &str> {
         let called = self.called.iter().map(|server| server.endpoint.name.as_str());
         called.chain(self.spawned.iter().map(|server| server.server.name.as_str()))
@@ -181,7 +176,6 @@ impl Proxy {
         })
     }
 
-    /// Answers a request by a server that is started.
     async fn answer_by(&self, spawned: &Spawned, account: &str, request: Request<Incoming>) -> Response<ProxyBody> {
         let (parts, body) = request.into_parts();
         match gather(Relayed::untouched(body).within(self.idle), &self.shared.bodies).await {

@@ -67,7 +67,6 @@ impl JsonValue {
         }
     }
 
-    /// The value of a key of an object.
     pub(super) fn get(&self, key: &str) -> Option<&Self> {
         let Self::Object(members) = self else { return None };
         members.iter().find(|(known, _)| known == key).map(|(_, value)| value)
@@ -105,7 +104,6 @@ pub(super) fn set(members: &mut Vec<(String, JsonValue)>, key: String, value: Js
     }
 }
 
-/// Builder of a value.
 struct JsonBuilder;
 
 impl Build<'_> for JsonBuilder {

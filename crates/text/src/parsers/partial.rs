@@ -42,13 +42,11 @@ type Fixed = Result<(String, String), NotJson>;
 /// Quotes and brackets of a text.
 struct BracketScan<'a> {
     text: &'a str,
-    /// Brackets that are open, and where.
     open: Vec<(usize, char)>,
     in_string: bool,
     /// Start of the last string.
     start: Option<usize>,
     end: Option<usize>,
-    /// The last quote or bracket.
     last: (usize, char),
 }
 
@@ -217,7 +215,6 @@ struct Value {
 
 /// Reason why there is no value.
 enum NoValue {
-    /// The text ends.
     End,
     /// It is no JSON.
     Broken,

@@ -25,7 +25,6 @@ pub(super) enum ReasoningRules {
     Engine(&'static Grammar),
     Tags,
     Granite,
-    /// Nothing is reasoning.
     Nothing,
 }
 
@@ -130,7 +129,6 @@ pub(super) enum ReasoningParser {
     Granite(Granite),
 }
 
-/// Result of one step.
 #[derive(Debug, Default)]
 pub(super) struct ReasoningStep {
     pub(super) delta: Option<Delta>,
@@ -197,7 +195,6 @@ impl ReasoningParser {
         }
     }
 
-    /// Tokens of reasoning up to here.
     pub(super) fn tokens(&self, vocabulary: &Vocabulary) -> usize {
         match self {
             Self::Engine(engine, _) => engine.reasoning_tokens(),

@@ -16,7 +16,6 @@ pub(super) struct TokenizerConfig {
     pub templates: Templates,
 }
 
-/// The chat templates of one tokenizer.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Templates {
     /// For every conversation.

@@ -49,8 +49,7 @@ pub struct Conversation<'a> {
 
 impl<'a> Conversation<'a> {
     /// Reads the conversation of a chat request; `None` if it has no messages.
-    #[must_use]
-    pub fn of_request(body: &'a Map<String, Value>, kwargs: &'a Map<String, Value>) -> Option<Self> {
+    pub(crate) fn of_request(body: &'a Map<String, Value>, kwargs: &'a Map<String, Value>) -> Option<Self> {
         let flag = |name: &str, default| body.get(name).and_then(Value::as_bool).unwrap_or(default);
         let list = |name: &str| body.get(name).and_then(Value::as_array).map(Vec::as_slice);
         Some(Self {

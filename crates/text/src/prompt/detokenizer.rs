@@ -37,7 +37,6 @@ pub struct Detokenizer {
     spacing: Spacing,
 }
 
-/// State of a stream.
 #[derive(Debug)]
 enum DetokenizerState {
     /// All text so far was whole characters, but for what these ids after it stand for. Only with a byte-level decoder.

@@ -71,7 +71,6 @@ impl BlockHasher {
         Self { key: Some(key), ..Self::new(BlockHashAlgorithm::SipHash24, block_size) }
     }
 
-    /// Returns whether the hashes are keyed.
     pub(super) fn is_keyed(&self) -> bool {
         self.algorithm == BlockHashAlgorithm::SipHash24
     }

@@ -46,12 +46,10 @@ pub(super) fn tables() -> LoadedTokenizer {
     loaded
 }
 
-/// The text of an id.
 pub(super) fn piece(id: u32) -> String {
     format!("<{id}>")
 }
 
-/// The id that a text is the piece of.
 pub(super) fn id_of(piece: &str) -> Option<u32> {
     let digits = piece.strip_prefix('<')?.strip_suffix('>')?;
     let is_written_so = digits == "0" || (!digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit()));

@@ -8,13 +8,11 @@
 //!
 //! See docs/decisions/0018-segments-are-cached.md.
 
-use std::{
-    hash::BuildHasherDefault,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{hash::BuildHasherDefault, sync::Arc};
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use base::bounded_cache::BoundedCache;
+use base::lock::Lock;
 use tokenizers::{Result, Tokenizer, pre_tokenizers::PreTokenizerWrapper};
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_128_with_seed};
 
@@ -106,7 +104,7 @@ const ENTRY: usize = 96;
 #[derive(Debug)]
 struct Memory {
     seed: u64,
-    texts: Mutex<BoundedCache<SegmentKey, Arc<[u32]>, BuildHasherDefault<Xxh3Default>>>,
+    texts: Lock<BoundedCache<SegmentKey, Arc<[u32]>, BuildHasherDefault<Xxh3Default>>>,
 }
 
 /// A text's name in a [`Memory`].
@@ -122,7 +120,7 @@ impl Default for Memory {
 impl Memory {
     /// A memory of so many bytes; a text's ids take half of them at most.
     fn of(limit: usize) -> Self {
-        Self { seed: rand::random(), texts: Mutex::new(BoundedCache::new(limit, limit / 2)) }
+        Self { seed: rand::random(), texts: Lock::new(BoundedCache::new(limit, limit / 2)) }
     }
 
     fn key(&self, text: &str) -> SegmentKey {
@@ -130,12 +128,12 @@ impl Memory {
     }
 
     fn recall(&self, key: SegmentKey) -> Option<Arc<[u32]>> {
-        self.texts.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()
+        self.texts.lock().get(&key).cloned()
     }
 
     fn keep(&self, key: SegmentKey, ids: Arc<[u32]>) {
         let bytes = size_of_val(ids.as_ref()) + ENTRY;
-        self.texts.lock().unwrap_or_else(PoisonError::into_inner).insert(key, ids, bytes);
+        self.texts.lock().insert(key, ids, bytes);
     }
 }
 
@@ -158,7 +156,7 @@ mod tests {
         memory.keep(memory.key("often"), Arc::from([7]));
         for number in 0..1000 {
             memory.keep(memory.key(&number.to_string()), Arc::from([number]));
-            assert!(memory.texts.lock().unwrap().size() <= limit);
+            assert!(memory.texts.lock().size() <= limit);
             assert_eq!(memory.recall(memory.key("often")).unwrap().as_ref(), [7]);
         }
         assert!(memory.recall(memory.key("3")).is_none());

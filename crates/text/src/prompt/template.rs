@@ -56,7 +56,7 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// [`PromptError::BadTemplate`] with its line.
-    pub fn new(source: &str, special_tokens: Map<String, Value>) -> Result<Self, PromptError> {
+    pub(crate) fn new(source: &str, special_tokens: Map<String, Value>) -> Result<Self, PromptError> {
         let templates = Templates { default: Some(source.to_owned()), tool_use: None };
         Self::compile(&templates, special_tokens, "the command line")
     }

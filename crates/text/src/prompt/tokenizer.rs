@@ -320,8 +320,7 @@ impl Tokenizer {
     }
 
     /// The special tokens among the added ones, with their text.
-    #[must_use]
-    pub fn special_tokens(&self) -> Vec<(u32, String)> {
+    pub(crate) fn special_tokens(&self) -> Vec<(u32, String)> {
         let added = self.inner.tokenizer().get_added_vocabulary().get_added_tokens_decoder();
         let special = added.iter().filter(|(_, token)| token.special);
         special.map(|(id, token)| (*id, token.content.clone())).collect()
@@ -361,9 +360,7 @@ impl Tokenizer {
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.inner.template.as_ref()
     }
-}
 
-impl Tokenizer {
     /// The ids of a completion's `prompt`, a text or ids; `None` for anything else.
     #[must_use]
     pub fn ids_of_completion(&self, prompt: &Value) -> Option<Vec<u32>> {

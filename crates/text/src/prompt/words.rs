@@ -34,7 +34,6 @@ pub struct WordTokens {
     pub next: Vec<u32>,
 }
 
-/// The two tokens of a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Word {
     bare: u32,
@@ -43,8 +42,7 @@ struct Word {
 
 impl WordTokens {
     /// The same tokens at every place.
-    #[must_use]
-    pub fn anywhere(ids: &[u32]) -> Self {
+    pub(crate) fn anywhere(ids: &[u32]) -> Self {
         Self { first: ids.to_vec(), next: ids.to_vec() }
     }
 

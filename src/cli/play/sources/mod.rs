@@ -29,22 +29,13 @@ use crate::{
 
 use Effect::{Excludes, Full, Nothing, Rest, Values};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::cli) enum SourceKind {
-    BuiltIn,
-    Trace,
-    Synthetic,
-    Cassette,
-}
-
-impl SourceKind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::BuiltIn => "the built-in trace",
-            Self::Trace => "a trace",
-            Self::Synthetic => "synthetic tokens",
-            Self::Cassette => "a cassette",
-        }
+base::named! {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(in crate::cli) enum SourceKind {
+        BuiltIn = "the built-in trace",
+        Trace = "a trace",
+        Synthetic = "synthetic tokens",
+        Cassette = "a cassette",
     }
 }
 
@@ -287,7 +278,7 @@ fn check_ways(args: &PlayArgs, kinds: &[SourceKind]) -> Result<(), Failure> {
         let message = "--replay-match is the short form of --match, and both are given";
         return Err(Failure::usage(message).hint("leave --replay-match out"));
     }
-    if let Some(way) = args.replay_match.filter(|way| kinds.contains(&SourceKind::Trace) && !way.is_of_trace()) {
+    if let Some(way) = args.replay_match.filter(|way| kinds.contains(&SourceKind::Trace) && way.of_trace().is_none()) {
         let message = format!("--replay-match {} has no effect on a trace: it has no requests to compare", way.name());
         let hint = format!("it is the trace's way ({}); --match is the cassette's", matching::OF_TRACE.join(", "));
         return Err(Failure::usage(message).hint(hint));

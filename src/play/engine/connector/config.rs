@@ -17,8 +17,7 @@ pub enum KvRole {
 
 impl KvRole {
     /// Whether it decodes what other engines have prefilled.
-    #[must_use]
-    pub fn is_consumer(self) -> bool {
+    pub(crate) fn is_consumer(self) -> bool {
         self != Self::Producer
     }
 }

@@ -42,7 +42,6 @@ impl Leases {
         self.leases.remove(&digest).map(|lease| lease.id)
     }
 
-    /// Ends a lease that has expired.
     pub(super) fn expired(&mut self, now: Instant) -> Option<RequestId> {
         while let Some(Reverse((_, digest))) = self.times.peek().copied().filter(|Reverse((time, _))| *time <= now) {
             self.times.pop();

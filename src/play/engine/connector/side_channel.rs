@@ -13,7 +13,7 @@ use std::{
     io,
     net::{SocketAddr, ToSocketAddrs, UdpSocket},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
         mpsc::{Receiver, SyncSender, sync_channel},
     },
@@ -26,7 +26,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::{KvTransferConfig, peers::Peers};
 use crate::{
     api::RemotePrefill,
-    base::rate_limited_log::RateLimitedLog,
+    base::{lock::Lock, rate_limited_log::RateLimitedLog},
     play::{engine::inbox::Inbox, metrics::Metrics},
 };
 
@@ -103,7 +103,7 @@ pub(in crate::play) struct SideChannel {
     peers: Peers,
     metrics: Arc<Metrics>,
     is_closed: Arc<AtomicBool>,
-    listener: Mutex<Option<JoinHandle<()>>>,
+    listener: Lock<Option<JoinHandle<()>>>,
 }
 
 impl SideChannel {
@@ -129,7 +129,7 @@ impl SideChannel {
         let listener = name("listener").spawn(move || listen(&socket, &inbox, &of_listener))?;
         let (host, metrics) = (config.host.clone(), Arc::clone(metrics));
         let peers = Peers::new(config.peers.iter().chain([&host]).cloned().collect());
-        Ok(Self { host, address, queue, peers, metrics, is_closed, listener: Mutex::new(Some(listener)) })
+        Ok(Self { host, address, queue, peers, metrics, is_closed, listener: Lock::new(Some(listener)) })
     }
 
     pub(super) fn host(&self) -> &str {
@@ -166,7 +166,7 @@ impl SideChannel {
     /// Stops listening; the port is free then.
     pub(in super::super) fn close(&self) {
         self.is_closed.store(true, Relaxed);
-        let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let listener = self.listener.lock().take();
         // Wakes the listener; where this does not arrive, it looks by itself soon.
         let _sent = UdpSocket::bind((self.address.ip(), 0)).and_then(|socket| socket.send_to(&[], self.address));
         listener.into_iter().for_each(|listener| drop(listener.join()));

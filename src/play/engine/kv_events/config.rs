@@ -4,27 +4,29 @@ use std::num::NonZeroUsize;
 
 use crate::engine::kv_events::{EventEncoding, EventHashes};
 
-/// Configuration of the publisher of KV events.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KvEventsConfig {
-    /// Where they go: listened on where it has a `*` or `::`, else connected to.
-    pub endpoint: String,
-    /// Where missed batches are requested; always listened on.
-    pub replay_endpoint: Option<String>,
-    /// Batches that are kept for it.
-    pub buffer_steps: usize,
-    /// Batches that wait to be sent.
-    pub max_queue_size: NonZeroUsize,
-    /// The first frame of each message. `{ip}` and `{port}` are the server's, `{model}` its first model's name.
-    pub topic: String,
-    /// Form of events.
-    pub encoding: EventEncoding,
-    /// Form of hashes.
-    pub hashes: EventHashes,
-    /// The engine's data parallel rank, which is in each batch and added to the ports.
-    pub data_parallel_rank: u32,
-    /// Ports of the replicas before this one, which are added too.
-    pub port_offset: u32,
+base::with_defaults! {
+    /// Configuration of the publisher of KV events.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct KvEventsConfig {
+        /// Where they go: listened on where it has a `*` or `::`, else connected to.
+        pub endpoint: String = "tcp://*:5557".to_owned(),
+        /// Where missed batches are requested; always listened on.
+        pub replay_endpoint: Option<String>,
+        /// Batches that are kept for it.
+        pub buffer_steps: usize = 10_000,
+        /// Batches that wait to be sent.
+        pub max_queue_size: NonZeroUsize = NonZeroUsize::MIN.saturating_add(99_999),
+        /// The first frame of each message. `{ip}` and `{port}` are the server's, `{model}` its first model's name.
+        pub topic: String,
+        /// Form of events.
+        pub encoding: EventEncoding,
+        /// Form of hashes.
+        pub hashes: EventHashes,
+        /// The engine's data parallel rank, which is in each batch and added to the ports.
+        pub data_parallel_rank: u32,
+        /// Ports of the replicas before this one, which are added too.
+        pub port_offset: u32,
+    }
 }
 
 impl KvEventsConfig {
@@ -32,21 +34,5 @@ impl KvEventsConfig {
     #[must_use]
     pub(in crate::play) fn of_rank(self, rank: u32) -> Self {
         Self { data_parallel_rank: self.data_parallel_rank.saturating_add(rank), ..self }
-    }
-}
-
-impl Default for KvEventsConfig {
-    fn default() -> Self {
-        Self {
-            endpoint: "tcp://*:5557".to_owned(),
-            replay_endpoint: None,
-            buffer_steps: 10_000,
-            max_queue_size: NonZeroUsize::MIN.saturating_add(99_999),
-            topic: String::new(),
-            encoding: EventEncoding::default(),
-            hashes: EventHashes::default(),
-            data_parallel_rank: 0,
-            port_offset: 0,
-        }
     }
 }

@@ -13,7 +13,6 @@ use crate::{
 /// Time after which a wait looks whether its engine is still there.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Faults of the batches of one publisher.
 #[derive(Debug)]
 pub(in super::super) struct PublisherFaults {
     pub(in super::super) faults: Arc<ServerFaults>,
@@ -21,7 +20,6 @@ pub(in super::super) struct PublisherFaults {
     pub(in super::super) rank: u32,
 }
 
-/// Faults of a batch.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct BatchFate {
     /// It waits so long, and those behind it too.

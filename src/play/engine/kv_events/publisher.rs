@@ -37,7 +37,6 @@ pub(super) struct Bound {
     pub(super) replay: Option<String>,
 }
 
-/// Publisher of one engine.
 struct Publisher {
     socket: PubSocket,
     side: SocketSide,
@@ -51,9 +50,7 @@ struct Publisher {
     shared: Arc<PublisherState>,
 }
 
-/// Side that connects.
 enum SocketSide {
-    /// The publisher, to this endpoint.
     Connects(String),
     /// Subscribers, to this endpoint, which the task serves.
     Listens(String, AbortHandle),
@@ -118,7 +115,6 @@ async fn open(
     Ok(OpenedSockets { socket, side, kept, shared, bound })
 }
 
-/// Initial sockets of a publisher.
 struct OpenedSockets {
     socket: PubSocket,
     side: SocketSide,

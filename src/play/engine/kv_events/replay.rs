@@ -11,7 +11,7 @@
 use std::{
     collections::VecDeque,
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
@@ -24,17 +24,18 @@ use tokio::{
 
 use super::{EventBatch, MOST_BYTES, PublisherState, guard::OF_PEERS};
 
+use crate::base::lock::Lock;
+
 /// Sequence number after the last batch of an answer.
 const END: [u8; 8] = (-1_i64).to_be_bytes();
 
 /// Command that ends the handshake.
 const READY: &[u8] = b"\x05READY\x0bSocket-Type\0\0\0\x06ROUTER";
 
-/// The last batches.
 #[derive(Debug)]
 pub(super) struct KeptBatches {
     most: usize,
-    batches: Mutex<BatchQueue>,
+    batches: Lock<BatchQueue>,
 }
 
 #[derive(Debug, Default)]
@@ -47,17 +48,17 @@ struct BatchQueue {
 impl KeptBatches {
     /// Room for so many.
     pub(super) fn new(most: usize) -> Self {
-        Self { most, batches: Mutex::default() }
+        Self { most, batches: Lock::default() }
     }
 
     /// Forgets them.
     pub(super) fn clear(&self) {
-        *self.lock() = BatchQueue::default();
+        *self.batches.lock() = BatchQueue::default();
     }
 
     /// Adds the newest one; where a fault cuts them, no more than so many stay.
     pub(super) fn add(&self, batch: EventBatch, cut: Option<usize>) {
-        let mut batches = self.lock();
+        let mut batches = self.batches.lock();
         batches.bytes += batch.payload.len();
         batches.queue.push_back(batch);
         let most = cut.map_or(self.most, |cut| cut.min(self.most));
@@ -69,18 +70,14 @@ impl KeptBatches {
 
     /// The first one from a sequence number on.
     fn from(&self, first: u64) -> Option<EventBatch> {
-        let batches = self.lock();
+        let batches = self.batches.lock();
         let at = batches.queue.partition_point(|batch| batch.seq < first);
         batches.queue.get(at).cloned()
     }
 
     /// The number of the newest one.
     fn last(&self) -> Option<u64> {
-        self.lock().queue.back().map(|batch| batch.seq)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BatchQueue> {
-        self.batches.lock().unwrap_or_else(PoisonError::into_inner)
+        self.batches.lock().queue.back().map(|batch| batch.seq)
     }
 }
 
@@ -181,13 +178,13 @@ mod tests {
         (0..5).for_each(|seq| kept.add(EventBatch { seq, payload: Bytes::from_static(b"x") }, None));
         let from = |first| kept.from(first).map(|batch| batch.seq);
         assert_eq!((from(0), from(3), from(4), from(5)), (Some(2), Some(3), Some(4), None));
-        assert_eq!((kept.last(), kept.lock().bytes), (Some(4), 3));
+        assert_eq!((kept.last(), kept.batches.lock().bytes), (Some(4), 3));
         let none = KeptBatches::new(0);
         none.add(EventBatch { seq: 0, payload: Bytes::new() }, None);
         kept.add(EventBatch { seq: 5, payload: Bytes::from_static(b"x") }, Some(1));
-        assert_eq!((from(0), from(6), kept.lock().bytes), (Some(5), None, 1));
+        assert_eq!((from(0), from(6), kept.batches.lock().bytes), (Some(5), None, 1));
         kept.clear();
-        assert_eq!((from(0), kept.lock().bytes), (None, 0));
+        assert_eq!((from(0), kept.batches.lock().bytes), (None, 0));
         assert!(none.from(0).is_none() && none.last().is_none());
     }
 

@@ -15,12 +15,10 @@ use crate::{
 };
 
 impl LoadedTrace {
-    /// Counts the records that can be served.
     pub(in crate::play) fn served_records(&self) -> usize {
         self.matcher.servable().len() + self.recordings.all().len()
     }
 
-    /// Checks whether a record can be served.
     fn is_served(&self, record: usize) -> bool {
         self.matcher.is_servable(record) || self.recordings.serves(record)
     }
@@ -107,14 +105,12 @@ impl Ledger for LoadedTrace {
             let report = self.account.default.with(|session| self.session_report(session));
             sessions.insert(DEFAULT_SESSION.to_owned(), report);
         }
-        let earlier = || self.account.earlier.lock().unwrap_or_else(PoisonError::into_inner).reports();
+        let earlier = || self.account.earlier.lock().reports();
         Report { sessions, earlier: if session.is_none() { earlier() } else { BTreeMap::new() }, ..Report::default() }
     }
 
     fn misses(&self, session: Option<&str>) -> Vec<Value> {
-        let kept = |session: &SessionConsumption| {
-            session.misses.lock().unwrap_or_else(PoisonError::into_inner).list().to_vec()
-        };
+        let kept = |session: &SessionConsumption| session.misses.lock().list().to_vec();
         self.account.some(session).iter().flat_map(|(_, slot)| slot.with(kept)).collect()
     }
 

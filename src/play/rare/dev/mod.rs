@@ -59,7 +59,6 @@ const MEMORY: [&str; 2] = ["weights", "kv_cache"];
 
 type Dev = extract::State<Arc<Development>>;
 
-/// Adds the endpoints.
 pub(in super::super) fn endpoints(endpoints: Endpoints) -> Endpoints {
     endpoints
         .serve("/reset_prefix_cache", reset_prefix_cache)
@@ -233,7 +232,7 @@ fn is_reset(dev: &Development, metrics: &Metrics, is_forced: bool) -> bool {
 pub(in super::super) async fn fall_asleep(state: &ServerState, level: u8, mode: PauseMode) {
     pause_engine(state, mode, level > 0).await;
     if level > 0 {
-        state.dev.engine().asleep = MEMORY.to_vec();
+        state.dev.engine.lock().asleep = MEMORY.to_vec();
     }
     state.metrics.set_sleep(Some(level));
 }
@@ -276,7 +275,7 @@ async fn wake_up(extract::State(state): extract::State<Arc<ServerState>>, query:
 pub(in super::super) async fn awake(state: &ServerState, tags: &[&str]) -> bool {
     let memory: Vec<&str> = tags.iter().copied().filter(|tag| *tag != "scheduling").collect();
     let is_awake = {
-        let mut engine = state.dev.engine();
+        let mut engine = state.dev.engine.lock();
         if tags.is_empty() {
             engine.asleep.clear();
         } else if memory.iter().all(|tag| engine.asleep.contains(tag)) {
@@ -311,13 +310,13 @@ pub(in super::super) async fn release_cache_memory(state: &ServerState) -> Resul
     if !dev.is_paused() || !is_settled {
         return Err("a completed pause first");
     }
-    if !dev.engine().asleep.is_empty() {
+    if !dev.engine.lock().asleep.is_empty() {
         return Err("all executor memory to be resident");
     }
     if let Some(engine) = &state.engine {
         engine.reset_prefix_cache(true).await;
     }
-    dev.engine().asleep.push("kv_cache");
+    dev.engine.lock().asleep.push("kv_cache");
     metrics.set_sleep(Some(0));
     Ok(())
 }

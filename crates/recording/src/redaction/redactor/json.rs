@@ -17,12 +17,10 @@ use crate::{
 /// Maximum depth of JSON in strings of JSON that is searched.
 const DEEPEST_NESTING: u8 = 4;
 
-/// Action on scalars.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     /// Notes those that names show to be secrets.
     Learn,
-    /// Finds those that are to be replaced.
     Replace,
 }
 

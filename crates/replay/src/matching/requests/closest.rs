@@ -23,8 +23,7 @@ impl CassetteIndex {
     /// The closest records, the closest first: those of the same path and boundary, those that have the same messages but for turns
     /// that were left out or put in, with the most words in common, with the fewest differences, not among the `served` ones, in
     /// recorded order.
-    #[must_use]
-    pub fn closest(&self, identity: &Identity, served: &HashSet<usize>, most: usize) -> Vec<usize> {
+    pub(crate) fn closest(&self, identity: &Identity, served: &HashSet<usize>, most: usize) -> Vec<usize> {
         let shared = self.conversations.shared(identity, &self.boundaries());
         let path = path_of(identity);
         let mut likeness = Likeness::new(identity);
@@ -56,8 +55,7 @@ impl CassetteIndex {
     }
 
     /// Returns whether a record's request is about the same as another one.
-    #[must_use]
-    pub fn is_alike(&self, identity: &Identity, record: usize) -> bool {
+    pub(crate) fn is_alike(&self, identity: &Identity, record: usize) -> bool {
         let shared = self.conversations.shared(identity, &self.boundaries());
         let shared = shared.get(&record).copied().unwrap_or(0);
         self.identity(record).is_some_and(|other| {

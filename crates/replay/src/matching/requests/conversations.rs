@@ -18,7 +18,6 @@ pub(super) struct Conversations(HashMap<u128, ConversationNode>);
 struct ConversationNode {
     /// Records that end here, in recorded order.
     records: Vec<usize>,
-    /// Conversations that go on.
     next: Vec<u128>,
     /// The first record here or below.
     first: usize,
@@ -29,9 +28,7 @@ struct ConversationNode {
 pub(super) enum Candidates<'a> {
     /// These.
     Listed(&'a [usize]),
-    /// Those that passed a test.
     Tested(Vec<usize>),
-    /// Those of a conversation and of all that go on from it.
     Below(&'a Conversations, u128),
 }
 
@@ -53,7 +50,6 @@ impl Candidates<'_> {
     }
 }
 
-/// A record, or the conversation whose first record is the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum NextRecord {
     Conversation(u128),

@@ -29,7 +29,6 @@ impl CustomMatch {
         Self(Arc::new(answers))
     }
 
-    /// Returns whether a recorded request answers a received one.
     pub(super) fn answers(&self, recorded: &Identity, received: &Identity) -> bool {
         recorded.route == received.route && (self.0)(recorded, received)
     }

@@ -17,7 +17,6 @@ mod tests;
 
 use std::{
     collections::{HashMap, HashSet},
-    fmt,
     str::FromStr,
 };
 
@@ -29,25 +28,27 @@ use recording::canonical::{CanonicalKey, Identity};
 pub use custom::CustomMatch;
 pub use session::{Again, FoundRecord, Lookup, RequestConsumption, RequestSession};
 
-/// A way to find a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RequestMatch {
-    /// The same route, and the same JSON but for white space.
-    Exact,
-    /// The same [identity](recording::canonical).
-    Canonical,
-    /// The next one of the same boundary, whatever its content.
-    Ordered,
-    /// The number after the last `-` of the request id.
-    Index,
-    /// The most messages from the start of the conversation in common, at least one.
-    Prefix,
-    /// The test in [`MatchPolicy::custom`]. It has no name on the command line.
-    Custom,
-    /// A command's choice, after all other ways ([`RequestSession::choose`]).
-    Exec,
-    /// The conditions of a record that was written by hand, where no way finds a recorded one. It has no name on the command line.
-    Fixture,
+base::named! {
+    /// A way to find a record.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum RequestMatch {
+        /// The same route, and the same JSON but for white space.
+        Exact = "exact",
+        /// The same [identity](recording::canonical).
+        Canonical = "canonical",
+        /// The next one of the same boundary, whatever its content.
+        Ordered = "ordered",
+        /// The number after the last `-` of the request id.
+        Index = "index",
+        /// The most messages from the start of the conversation in common, at least one.
+        Prefix = "prefix",
+        /// The test in [`MatchPolicy::custom`]. It has no name on the command line.
+        Custom = "custom",
+        /// A command's choice, after all other ways ([`RequestSession::choose`]).
+        Exec = "exec",
+        /// The conditions of a record that was written by hand, where no way finds a recorded one. It has no name on the command line.
+        Fixture = "fixture",
+    }
 }
 
 /// A text that is no way to find a record.
@@ -67,31 +68,9 @@ fn hint(name: &str) -> &'static str {
 }
 
 impl RequestMatch {
-    /// Its name in flags, headers and messages.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Exact => "exact",
-            Self::Canonical => "canonical",
-            Self::Ordered => "ordered",
-            Self::Index => "index",
-            Self::Prefix => "prefix",
-            Self::Custom => "custom",
-            Self::Exec => "exec",
-            Self::Fixture => "fixture",
-        }
-    }
-
     /// Returns whether it may find a record of another request.
-    #[must_use]
-    pub fn is_loose(self) -> bool {
+    pub(crate) fn is_loose(self) -> bool {
         matches!(self, Self::Ordered | Self::Prefix | Self::Custom | Self::Exec)
-    }
-}
-
-impl fmt::Display for RequestMatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 
@@ -130,35 +109,25 @@ pub enum Retries {
     Consume,
 }
 
-/// Rules by which requests find records.
-#[derive(Debug, Clone)]
-pub struct MatchPolicy {
-    /// The ways, tried in order.
-    pub chain: Vec<RequestMatch>,
-    /// How many of a request's messages a record has to share that [`RequestMatch::Prefix`] finds.
-    pub min_match: MinMatch,
-    /// What exhausted records give; `None` for a miss, but the last one where the way is [`RequestMatch::Prefix`],
-    /// and where the request is a GET.
-    pub on_exhausted: Option<OnExhausted>,
-    /// Whether looser ways follow.
-    pub after_exhausted: AfterExhausted,
-    /// What another try gets.
-    pub retries: Retries,
-    /// The test of [`RequestMatch::Custom`], which finds nothing without one.
-    pub custom: Option<CustomMatch>,
-}
-
-impl Default for MatchPolicy {
-    /// Canonical matching: each record answers once, in recorded order.
-    fn default() -> Self {
-        Self {
-            chain: vec![RequestMatch::Canonical],
-            min_match: MinMatch::default(),
-            on_exhausted: None,
-            after_exhausted: AfterExhausted::Stop,
-            retries: Retries::Reserve,
-            custom: None,
-        }
+base::with_defaults! {
+    /// Rules by which requests find records.
+    ///
+    /// The default is canonical matching: each record answers once, in recorded order.
+    #[derive(Debug, Clone)]
+    pub struct MatchPolicy {
+        /// The ways, tried in order.
+        pub chain: Vec<RequestMatch> = vec![RequestMatch::Canonical],
+        /// How many of a request's messages a record has to share that [`RequestMatch::Prefix`] finds.
+        pub min_match: MinMatch,
+        /// What exhausted records give; `None` for a miss, but the last one where the way is [`RequestMatch::Prefix`],
+        /// and where the request is a GET.
+        pub on_exhausted: Option<OnExhausted>,
+        /// Whether looser ways follow.
+        pub after_exhausted: AfterExhausted = AfterExhausted::Stop,
+        /// What another try gets.
+        pub retries: Retries = Retries::Reserve,
+        /// The test of [`RequestMatch::Custom`], which finds nothing without one.
+        pub custom: Option<CustomMatch>,
     }
 }
 
@@ -228,7 +197,7 @@ impl CassetteIndex {
     }
 
     /// Lets a record be served so often before it is consumed.
-    pub fn allow(&mut self, record: usize, times: u64) {
+    pub(crate) fn allow(&mut self, record: usize, times: u64) {
         self.times.insert(record, times);
     }
 
@@ -239,62 +208,52 @@ impl CassetteIndex {
     }
 
     /// Returns how many records there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.identities.len()
     }
 
     /// Returns whether there is none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.identities.is_empty()
     }
 
     /// Returns the identity of a record's request.
-    #[must_use]
-    pub fn identity(&self, record: usize) -> Option<&Identity> {
+    pub(crate) fn identity(&self, record: usize) -> Option<&Identity> {
         self.identities.get(record)
     }
 
     /// Returns whether a record can be served.
-    #[must_use]
-    pub fn is_servable(&self, record: usize) -> bool {
+    pub(crate) fn is_servable(&self, record: usize) -> bool {
         self.servable.get(record).copied().unwrap_or(false)
     }
 
     /// Returns whether a request has a record behind all that can be served.
-    #[must_use]
-    pub fn comes_later(&self, key: CanonicalKey) -> bool {
+    pub(crate) fn comes_later(&self, key: CanonicalKey) -> bool {
         self.unserved(key) > self.servable.iter().rposition(|servable| *servable)
     }
 
     /// The records of a request, in order.
-    #[must_use]
-    pub fn of_key(&self, key: CanonicalKey) -> &[usize] {
+    pub(crate) fn of_key(&self, key: CanonicalKey) -> &[usize] {
         self.by_key.get(&key).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// The last record of a request that can not be served.
-    #[must_use]
-    pub fn unserved(&self, key: CanonicalKey) -> Option<usize> {
+    pub(crate) fn unserved(&self, key: CanonicalKey) -> Option<usize> {
         self.identities.iter().zip(&self.servable).rposition(|(identity, servable)| !servable && identity.key == key)
     }
 
     /// Returns whether anything of a boundary was recorded.
-    #[must_use]
-    pub fn knows(&self, boundary: &str) -> bool {
+    pub(crate) fn knows(&self, boundary: &str) -> bool {
         self.by_boundary.contains_key(boundary)
     }
 
     /// Returns whether any record has this route, query aside.
-    #[must_use]
-    pub fn has_route(&self, method: &str, path: &str) -> bool {
+    pub(crate) fn has_route(&self, method: &str, path: &str) -> bool {
         self.routes.contains(&format!("{method} {path}"))
     }
 
     /// The boundaries that were recorded, sorted.
-    #[must_use]
-    pub fn boundaries(&self) -> Vec<&str> {
+    pub(crate) fn boundaries(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.by_boundary.keys().map(String::as_str).collect();
         names.sort_unstable();
         names

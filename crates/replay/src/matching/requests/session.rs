@@ -18,23 +18,25 @@ const RETRY_BYTES: usize = 2 << 20;
 /// Bytes of one of them, with its share of the table.
 const RETRY_ENTRY: usize = 64;
 
-/// The consumption of one session.
-#[derive(Debug)]
-pub struct RequestSession {
-    served: RequestConsumption,
-    /// The hand-written records that were served.
-    by_hand: RequestConsumption,
-    /// How often the conditions of such records held that are served at certain times of them.
-    matched: BTreeMap<usize, u64>,
-    requests: u64,
-    /// The record that a request was served last.
-    last: BoundedCache<CanonicalKey, LastServed, RandomState>,
-    /// Hashes of the keys: a client chooses how long they are.
-    idempotency_keys: BoundedCache<u64, (), RandomState>,
-    hasher: RandomState,
-    /// How many answers each loose way found.
-    loose: BTreeMap<&'static str, u64>,
-    again: BTreeMap<&'static str, u64>,
+base::with_defaults! {
+    /// The consumption of one session.
+    #[derive(Debug)]
+    pub struct RequestSession {
+        served: RequestConsumption,
+        /// The hand-written records that were served.
+        by_hand: RequestConsumption,
+        /// How often the conditions of such records held that are served at certain times of them.
+        matched: BTreeMap<usize, u64>,
+        requests: u64,
+        /// The record that a request was served last.
+        last: BoundedCache<CanonicalKey, LastServed, RandomState> = BoundedCache::new(RETRY_BYTES, RETRY_ENTRY),
+        /// Hashes of the keys: a client chooses how long they are.
+        idempotency_keys: BoundedCache<u64, (), RandomState> = BoundedCache::new(RETRY_BYTES, RETRY_ENTRY),
+        hasher: RandomState,
+        /// How many answers each loose way found.
+        loose: BTreeMap<&'static str, u64>,
+        again: BTreeMap<&'static str, u64>,
+    }
 }
 
 /// The record that a request was served last.
@@ -86,7 +88,7 @@ impl RequestConsumption {
     }
 
     /// The first record of a key that is not consumed yet.
-    pub fn first_fresh(&mut self, index: &CassetteIndex, key: CanonicalKey) -> Option<usize> {
+    pub(crate) fn first_fresh(&mut self, index: &CassetteIndex, key: CanonicalKey) -> Option<usize> {
         let records = index.of_key(key);
         let mut next = self.next.get(&key).copied().unwrap_or(0);
         while records.get(next).is_some_and(|record| !index.is_fresh(*record, self.times(*record))) {
@@ -99,14 +101,12 @@ impl RequestConsumption {
     }
 
     /// Returns how often a record was served.
-    #[must_use]
-    pub fn times(&self, record: usize) -> usize {
+    pub(crate) fn times(&self, record: usize) -> usize {
         self.served.get(&record).map_or(0, |served| served.times)
     }
 
     /// The first requests that a record was served to.
-    #[must_use]
-    pub fn served_to(&self, record: usize) -> &[u64] {
+    pub(crate) fn served_to(&self, record: usize) -> &[u64] {
         self.served.get(&record).map(|served| served.first.as_slice()).unwrap_or_default()
     }
 
@@ -116,31 +116,13 @@ impl RequestConsumption {
     }
 
     /// Returns how many records were served at least once.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.served.len()
     }
 
     /// Returns whether none was served.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.served.is_empty()
-    }
-}
-
-impl Default for RequestSession {
-    fn default() -> Self {
-        Self {
-            served: RequestConsumption::default(),
-            by_hand: RequestConsumption::default(),
-            matched: BTreeMap::new(),
-            requests: 0,
-            last: BoundedCache::new(RETRY_BYTES, RETRY_ENTRY),
-            idempotency_keys: BoundedCache::new(RETRY_BYTES, RETRY_ENTRY),
-            hasher: RandomState::new(),
-            loose: BTreeMap::new(),
-            again: BTreeMap::new(),
-        }
     }
 }
 
@@ -192,7 +174,12 @@ impl RequestSession {
     }
 
     /// Finds a record for the request that was looked for last, in another form or in another index of the same records.
-    pub fn select_also(&mut self, index: &CassetteIndex, policy: &MatchPolicy, request: &LookupRequest<'_>) -> Lookup {
+    pub(crate) fn select_also(
+        &mut self,
+        index: &CassetteIndex,
+        policy: &MatchPolicy,
+        request: &LookupRequest<'_>,
+    ) -> Lookup {
         let mut earlier = None;
         if let Some(LastServed { record, has_failed }) = self.retried(policy, request) {
             let by = policy.chain.first().copied().unwrap_or(RequestMatch::Canonical);
@@ -283,13 +270,13 @@ impl RequestSession {
     }
 
     /// Counts a request that is answered without a lookup.
-    pub fn count_request(&mut self) {
+    pub(crate) fn count_request(&mut self) {
         self.requests += 1;
     }
 
     /// Serves a hand-written record to the request that was looked for last, so often at most; returns the number of the answer among
     /// those of such records.
-    pub fn take_fixture(&mut self, record: usize, most: u64) -> Option<u64> {
+    pub(crate) fn take_fixture(&mut self, record: usize, most: u64) -> Option<u64> {
         if u64::try_from(self.by_hand.times(record)).is_ok_and(|times| times >= most) {
             return None;
         }
@@ -298,7 +285,7 @@ impl RequestSession {
     }
 
     /// Takes back that a hand-written record was served, and that the request fulfilled the conditions of these records.
-    pub fn give_back_fixture(&mut self, record: usize, matched: &[usize]) {
+    pub(crate) fn give_back_fixture(&mut self, record: usize, matched: &[usize]) {
         self.by_hand.give_back(record, None);
         for record in matched {
             self.matched.entry(*record).and_modify(|count| *count = count.saturating_sub(1));
@@ -306,21 +293,19 @@ impl RequestSession {
     }
 
     /// Counts a request that fulfils the conditions of a hand-written record; returns how many did.
-    pub fn count_match(&mut self, record: usize) -> u64 {
+    pub(crate) fn count_match(&mut self, record: usize) -> u64 {
         let count = self.matched.entry(record).or_default();
         *count += 1;
         *count
     }
 
     /// Returns how many requests fulfilled the conditions of a hand-written record that counts them.
-    #[must_use]
-    pub fn matched(&self, record: usize) -> u64 {
+    pub(crate) fn matched(&self, record: usize) -> u64 {
         self.matched.get(&record).copied().unwrap_or(0)
     }
 
     /// Returns how many answers were those of hand-written records.
-    #[must_use]
-    pub fn by_hand(&self) -> usize {
+    pub(crate) fn by_hand(&self) -> usize {
         self.by_hand.records().map(|record| self.by_hand.times(record)).sum()
     }
 
@@ -355,8 +340,7 @@ impl RequestSession {
     }
 
     /// Returns how often a record was served.
-    #[must_use]
-    pub fn times(&self, record: usize) -> usize {
+    pub(crate) fn times(&self, record: usize) -> usize {
         match self.served.times(record) {
             0 => self.by_hand.times(record),
             times => times,
@@ -364,38 +348,32 @@ impl RequestSession {
     }
 
     /// The first requests that a record was served to, counted from 1.
-    #[must_use]
-    pub fn served_to(&self, record: usize) -> &[u64] {
+    pub(crate) fn served_to(&self, record: usize) -> &[u64] {
         self.served.served_to(record)
     }
 
     /// The records that were served.
-    #[must_use]
-    pub fn served(&self) -> HashSet<usize> {
+    pub(crate) fn served(&self) -> HashSet<usize> {
         self.served.records().chain(self.by_hand.records()).collect()
     }
 
     /// Returns how many records were served at least once.
-    #[must_use]
-    pub fn consumed(&self) -> usize {
+    pub(crate) fn consumed(&self) -> usize {
         self.served.len()
     }
 
     /// Requests that looked for a record.
-    #[must_use]
-    pub fn requests(&self) -> u64 {
+    pub(crate) fn requests(&self) -> u64 {
         self.requests
     }
 
     /// Returns how many answers each loose way found whose record asked something else.
-    #[must_use]
-    pub fn loose(&self) -> &BTreeMap<&'static str, u64> {
+    pub(crate) fn loose(&self) -> &BTreeMap<&'static str, u64> {
         &self.loose
     }
 
     /// Returns how many records were served again, by the reason: `retry` or `exhausted`.
-    #[must_use]
-    pub fn again(&self) -> &BTreeMap<&'static str, u64> {
+    pub(crate) fn again(&self) -> &BTreeMap<&'static str, u64> {
         &self.again
     }
 }

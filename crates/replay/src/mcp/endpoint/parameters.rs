@@ -72,7 +72,6 @@ fn is_equal(value: &Value, sent: &str) -> bool {
     }
 }
 
-/// The properties of a schema that are marked.
 fn marked(schema: &Value) -> Vec<Repeated> {
     let mut found = Vec::new();
     let mut left: Vec<(Vec<String>, &Map<String, Value>)> = schema

@@ -68,7 +68,6 @@ pub(super) fn refused_to(id: &Id, status: u16, code: i64, message: &str) -> Endp
     whole(status, Some(error(Some(id), code, message, None)))
 }
 
-/// Messages for the stream of a request itself.
 #[derive(Debug, Default)]
 pub(super) struct Own {
     pub(super) messages: Vec<Value>,

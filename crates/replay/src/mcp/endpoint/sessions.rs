@@ -5,9 +5,10 @@
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
+use base::lock::Lock;
 use serde_json::Value;
 
 use super::{StreamMessage, reply::Own};
@@ -115,8 +116,7 @@ impl SessionKey {
 
 #[derive(Debug)]
 struct SessionEntry {
-    connection: Arc<Mutex<McpConnection>>,
-    /// The session of the account.
+    connection: Arc<Lock<McpConnection>>,
     session: String,
     /// Its number there, from 1.
     number: u64,
@@ -127,10 +127,6 @@ struct SessionEntry {
 }
 
 impl SessionEntry {
-    fn lock(&self) -> MutexGuard<'_, McpConnection> {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn name(&self, server: &str) -> String {
         name(&self.session, server, self.number)
     }
@@ -205,7 +201,7 @@ impl Sessions {
         let connection = McpConnection::new(new, key.is_modern());
         let bytes = connection.bytes();
         let used = self.tick;
-        let connection = Arc::new(Mutex::new(connection));
+        let connection = Arc::new(Lock::new(connection));
         let entry = SessionEntry { connection, session: session.to_owned(), number, used, bytes, is_closed: false };
         self.entries.insert(key, entry);
         self.bytes += bytes;
@@ -221,12 +217,12 @@ impl Sessions {
         Arc::clone(round)
     }
 
-    pub(super) fn connection(&self, key: &SessionKey) -> Option<Arc<Mutex<McpConnection>>> {
+    pub(super) fn connection(&self, key: &SessionKey) -> Option<Arc<Lock<McpConnection>>> {
         self.entries.get(key).filter(|entry| !entry.is_closed).map(|entry| Arc::clone(&entry.connection))
     }
 
     /// The same, if it is one of this session of the account.
-    pub(super) fn connection_of(&self, key: &SessionKey, session: &str) -> Option<Arc<Mutex<McpConnection>>> {
+    pub(super) fn connection_of(&self, key: &SessionKey, session: &str) -> Option<Arc<Lock<McpConnection>>> {
         self.entries.get(key).filter(|entry| entry.session == session)?;
         self.connection(key)
     }
@@ -269,7 +265,7 @@ impl Sessions {
         for key in keys {
             let Some(entry) = self.entries.remove(key) else { continue };
             self.bytes -= entry.bytes;
-            let connection = entry.lock();
+            let connection = entry.connection.lock();
             let others = served_to_others(&served, &connection.session);
             self.earlier.keep(&entry.name(&self.server), connection.session.session_report(&others));
             self.served.extend(connection.session.consumption.records());
@@ -279,7 +275,7 @@ impl Sessions {
     /// Forgets what sessions consumed; what failed stays.
     pub(in crate::mcp) fn reset(&mut self, session: Option<&str>) {
         for entry in self.entries.values().filter(|entry| session.is_none_or(|session| session == entry.session)) {
-            let mut connection = entry.lock();
+            let mut connection = entry.connection.lock();
             let report = connection.session.session_report(&HashSet::new());
             let report = SessionReport { unconsumed: Vec::new(), begun_unconsumed: Vec::new(), unserved: 0, ..report };
             self.earlier.keep(&entry.name(&self.server), report);
@@ -294,7 +290,6 @@ impl Sessions {
         }
     }
 
-    /// Ends all sessions of a session of the account.
     pub(in crate::mcp) fn end_session(&mut self, session: &str) {
         let ended = self.entries.iter().filter(|(_, entry)| entry.session == session).map(|(key, _)| key.clone());
         let ended: Vec<SessionKey> = ended.collect();
@@ -307,7 +302,7 @@ impl Sessions {
     pub(super) fn times(&self, session: &str) -> BTreeMap<usize, usize> {
         let mut times = BTreeMap::new();
         for entry in self.entries.values().filter(|entry| entry.session == session) {
-            let consumption = &entry.lock().session.consumption;
+            let consumption = &entry.connection.lock().session.consumption;
             consumption.records().for_each(|at| *times.entry(at).or_default() += consumption.times(at));
         }
         times
@@ -320,7 +315,7 @@ impl Sessions {
 
     pub(in crate::mcp) fn misses(&self, session: Option<&str>) -> Vec<Value> {
         let wanted = self.entries.values().filter(|entry| session.is_none_or(|session| session == entry.session));
-        wanted.flat_map(|entry| entry.lock().session.account.novel.list().to_vec()).collect()
+        wanted.flat_map(|entry| entry.connection.lock().session.account.novel.list().to_vec()).collect()
     }
 
     /// Adds what was served to a report: of all sessions of the account, or of one.
@@ -330,7 +325,7 @@ impl Sessions {
         let served = self.times_served(&wanted);
         let mut was_used = false;
         for entry in &wanted {
-            let connection = entry.lock();
+            let connection = entry.connection.lock();
             report.environment.extend(connection.session.account.replies.iter().cloned());
             if connection.session.was_used() {
                 was_used = true;
@@ -355,7 +350,7 @@ impl Sessions {
     fn times_served(&self, entries: &[&SessionEntry]) -> BTreeMap<usize, usize> {
         let mut times: BTreeMap<usize, usize> = self.served.iter().map(|at| (*at, 1)).collect();
         for entry in entries {
-            entry.lock().session.consumption.records().for_each(|at| *times.entry(at).or_default() += 1);
+            entry.connection.lock().session.consumption.records().for_each(|at| *times.entry(at).or_default() += 1);
         }
         times
     }

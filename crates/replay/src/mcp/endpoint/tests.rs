@@ -49,7 +49,7 @@ fn post(endpoint: &McpEndpoint, head: &McpHeaders, fresh: &str, method: &str) ->
 
 fn report(endpoint: &McpEndpoint) -> Report {
     let mut report = Report::default();
-    endpoint.lock().add_to(&mut report, None);
+    endpoint.sessions.lock().add_to(&mut report, None);
     report
 }
 
@@ -59,11 +59,11 @@ fn sessions_that_are_never_ended_take_bounded_memory_and_what_failed_in_them_is_
     let begin = |name: &str| post(&endpoint, &McpHeaders::default(), name, "initialize");
     begin("first");
     assert_eq!(post(&endpoint, &head("first"), "", "prompts/list"), 200);
-    endpoint.lock().most = 1 << 20;
+    endpoint.sessions.lock().most = 1 << 20;
     for number in 0..3000 {
         begin(&number.to_string());
     }
-    let count = endpoint.lock().len();
+    let count = endpoint.sessions.lock().len();
     assert!((100..600).contains(&count), "{count}");
     assert_eq!(post(&endpoint, &head("first"), "", "tools/list"), 404);
     assert_eq!(post(&endpoint, &head("2999"), "", "tools/list"), 200);

@@ -52,14 +52,11 @@ impl Observer {
     }
 
     /// Returns whether a request of an HTTP exchange has no answer yet.
-    #[must_use]
-    pub fn has_open(&self, http_exchange: u64) -> bool {
+    pub(crate) fn has_open(&self, http_exchange: u64) -> bool {
         self.exchanges.iter().any(|exchange| exchange.http_exchange == Some(http_exchange) && exchange.is_open())
     }
 
-    /// Returns whether an HTTP exchange is the stream of a subscription.
-    #[must_use]
-    pub fn is_subscription(&self, http_exchange: u64) -> bool {
+    pub(crate) fn is_subscription(&self, http_exchange: u64) -> bool {
         self.exchanges
             .iter()
             .any(|exchange| exchange.http_exchange == Some(http_exchange) && exchange.record.method == SUBSCRIPTION)

@@ -81,7 +81,6 @@ impl McpSession {
 
     /// What was served and what was not, beside sessions that were served these records. A record without a group counts as unconsumed
     /// where none of them was served it either; one of a group, where any of the group was served here.
-    #[must_use]
     pub(in crate::mcp) fn session_report(&self, others: &HashSet<usize>) -> SessionReport {
         let index = &self.index;
         let countable = || index.records().iter().enumerate().filter(|(_, indexed)| indexed.counts());

@@ -1,9 +1,6 @@
 //! Streams that a connection has open: requests that are not answered, subscriptions, and those that end early.
 
-use std::{
-    mem::take,
-    sync::{Arc, PoisonError},
-};
+use std::{mem::take, sync::Arc};
 
 use serde_json::{Value, json};
 
@@ -17,13 +14,11 @@ use crate::{
 };
 
 impl McpSession {
-    #[must_use]
     pub(in crate::mcp) fn was_used(&self) -> bool {
         self.account.counts.requests > 0 || !self.consumption.is_empty()
     }
 
     /// Bytes that it takes beside the recording, about.
-    #[must_use]
     pub(in crate::mcp) fn bytes(&self) -> usize {
         /// Of an empty session, of a record that was served, and of a stream that waits.
         const OF_EACH: [usize; 3] = [2048, 160, 512];
@@ -36,7 +31,7 @@ impl McpSession {
         let fresh = Self::new(Arc::clone(&self.index), &self.server, self.policy);
         let (version, upstream, round) = (take(&mut self.version), take(&mut self.upstream), self.round.take());
         if let Some(round) = &round {
-            *round.lock().unwrap_or_else(PoisonError::into_inner) = RequestConsumption::default();
+            *round.lock() = RequestConsumption::default();
         }
         *self = Self { version, asks: self.asks, upstream, round, account: self.account.rewound(), ..fresh };
     }

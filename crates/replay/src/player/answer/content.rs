@@ -29,7 +29,6 @@ use recording::{
     trace::{Response, ResponseContent},
 };
 
-/// The type of an event stream.
 pub(in crate::player) const EVENTS: &str = "text/event-stream; charset=utf-8";
 
 /// The content of a response, with its type.
@@ -116,7 +115,6 @@ fn plain_json(record: &CassetteRecord) -> Option<Value> {
     }
 }
 
-/// Returns whether every event has its data.
 fn is_whole(events: &[Moment]) -> bool {
     !events.is_empty() && events.iter().all(|Moment(_, data, _)| data.is_some())
 }
@@ -219,7 +217,6 @@ fn ended<'a>(record: &CassetteRecord, choices: &'a [Map<String, Value>]) -> Cow<
     Cow::Owned(ended)
 }
 
-/// A body of choices.
 fn body(
     endpoint: Endpoint,
     record: &CassetteRecord,

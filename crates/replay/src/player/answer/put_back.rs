@@ -87,7 +87,6 @@ pub fn restore_requests<'a>(
 /// Outcome of the placeholders of a request that is sent again.
 #[derive(Debug, Default)]
 pub(in crate::player) struct RestoredRequest {
-    /// Whether it had any.
     pub(in crate::player) had_any: bool,
     /// Those without a value, which stay.
     pub(in crate::player) unknown: Vec<Placeholder>,
@@ -132,7 +131,6 @@ fn warnings_of(cassette: &Cassette, unknown: &[(&CassetteRecord, Placeholder)], 
     warnings
 }
 
-/// The requests of a cassette and their placeholders.
 struct CassetteRequests<'a> {
     cassette: usize,
     records: &'a [CassetteRecord],
@@ -211,7 +209,7 @@ impl CassettePlayer {
         let plan = self.plan_of(at)?;
         let earlier = match plan.earlier.is_empty() {
             true => EarlierValues::new(),
-            false => self.lock().get(&incoming.session).map(|state| state.values.clone()).unwrap_or_default(),
+            false => self.sessions.lock().get(&incoming.session).map(|state| state.values.clone()).unwrap_or_default(),
         };
         let values = plan.values(&incoming.seen, &earlier);
         if plan.leaves_any(&values) {

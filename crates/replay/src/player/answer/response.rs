@@ -43,7 +43,6 @@ const IS_OF_THE_SERVER: [&str; 5] = ["content-length", "transfer-encoding", "con
 pub struct ReplayedResponse {
     content: RecordedContent,
     schedule: ResponseSchedule,
-    /// The tokens in its events.
     chunks: Vec<TokenChunk>,
     end: ResponseEnd,
     pacing: Pacing,
@@ -54,18 +53,15 @@ pub struct ReplayedResponse {
     pub generated: Option<Generated>,
     /// The request as an engine sees it.
     pub request: EngineRequest,
-    /// The watch on a failure.
     pub(in crate::player) failure: Option<FailureDelivery>,
 }
 
-/// Status and headers of a response.
 #[derive(Debug)]
 struct StatusAndHeaders {
     status: u16,
     content_type: &'static str,
     /// Length that is announced and not kept.
     announced: Option<usize>,
-    /// As recorded.
     recorded: Vec<(String, String)>,
     /// Of this program.
     own: HeaderMap,
@@ -90,7 +86,6 @@ impl EngineRequest {
     }
 }
 
-/// A record that is served, and how.
 pub(in crate::player) struct ServedRecord<'a> {
     pub(in crate::player) record: &'a CassetteRecord,
     /// The request, as the chat that it stands for where a chat's record answers another family.
@@ -102,7 +97,6 @@ pub(in crate::player) struct ServedRecord<'a> {
 }
 
 impl ServedRecord<'_> {
-    /// Gives the content its deadlines.
     pub(in crate::player) fn response(&self, reply: ContentReply, renaming: &Renaming) -> ReplayedResponse {
         let (record, fault) = (self.record, self.record.answer.fault);
         let mut generated = generated::of(record, self.incoming, self.counter);
@@ -245,7 +239,6 @@ impl ReplayedResponse {
 }
 
 impl StatusAndHeaders {
-    /// Sets status and headers.
     fn onto(self, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
         if let Ok(status) = StatusCode::from_u16(self.status) {
             *response.status_mut() = status;
@@ -324,7 +317,7 @@ impl BodyObserver for FailureDelivery {
     fn data(&mut self, _: &Bytes) {}
 
     fn end(&mut self, _: Option<&BodyError>) {
-        if let Some(state) = self.cassette_player.lock().get_mut(&self.session) {
+        if let Some(state) = self.cassette_player.sessions.lock().get_mut(&self.session) {
             state.session.failed(self.key, self.record);
         }
     }

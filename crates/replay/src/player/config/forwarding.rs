@@ -6,34 +6,24 @@ use crate::{account::is_upstream_name, mcp::OnNovel};
 use net::wire::{is_unambiguous_path, percent_decoded};
 use recording::canonical::split_upstream;
 
-/// Mode of a player: what is played and what is recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// Records answer; nothing is recorded. Also `once` where there is a cassette.
-    Replay,
-    /// Records answer, everything else goes upstream and is added.
-    NewEpisodes,
-    /// Everything goes upstream and is recorded. Also `once` where there is no cassette.
-    Record,
-    /// Everything goes upstream and nothing is recorded.
-    Live,
-    /// Everything goes upstream, and the answers are compared with the recorded ones.
-    Compare,
+base::named! {
+    /// Mode of a player: what is played and what is recorded.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Mode {
+        /// Records answer; nothing is recorded. Also `once` where there is a cassette.
+        Replay = "none",
+        /// Records answer, everything else goes upstream and is added.
+        NewEpisodes = "new-episodes",
+        /// Everything goes upstream and is recorded. Also `once` where there is no cassette.
+        Record = "all",
+        /// Everything goes upstream and nothing is recorded.
+        Live = "live",
+        /// Everything goes upstream, and the answers are compared with the recorded ones.
+        Compare = "compare",
+    }
 }
 
 impl Mode {
-    /// Its name in messages.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Replay => "none",
-            Self::NewEpisodes => "new-episodes",
-            Self::Record => "all",
-            Self::Live => "live",
-            Self::Compare => "compare",
-        }
-    }
-
     /// Returns whether requests without a record go upstream.
     pub(in crate::player) fn records(self) -> bool {
         self != Self::Replay

@@ -132,7 +132,6 @@ fn body(node: &YamlNode) -> Result<Vec<u8>, String> {
     }
 }
 
-/// An entry of a HAR.
 fn har_entry(node: &YamlNode) -> Result<LoggedExchange, String> {
     let (request, response) = (field(node, "request")?, field(node, "response")?);
     let headers = |node: &YamlNode| -> HeaderMap {
@@ -177,7 +176,6 @@ impl LoggedExchange {
         self.method.eq_ignore_ascii_case("OPTIONS")
     }
 
-    /// The record of it.
     fn recorded(self) -> Result<RecordedExchange, String> {
         let target = target(&self.url)?;
         let shown = without_secrets(&target);

@@ -87,7 +87,7 @@ impl CassettePlayer {
     fn command_request(&self, incoming: &IncomingRequest) -> CommandRequest {
         let near = self.index.closest(&incoming.identity, &HashSet::new(), MOST);
         let served: BTreeMap<usize, usize> = {
-            let sessions = self.lock();
+            let sessions = self.sessions.lock();
             let times = |at: &usize| sessions.get(&incoming.session).map_or(0, |state| state.session.times(*at));
             near.iter().map(|at| (*at, times(at))).collect()
         };

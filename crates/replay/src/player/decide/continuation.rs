@@ -167,7 +167,6 @@ fn delta(event: &mut Value) -> Option<&mut Map<String, Value>> {
     event.get_mut("choices")?.get_mut(0)?.get_mut("delta")?.as_object_mut()
 }
 
-/// Tokens of an event with content.
 fn tokens_of(event: &Value) -> u64 {
     let choice = event.get("choices").and_then(|choices| choices.get(0));
     let ids = choice.and_then(|choice| choice.get("token_ids")?.as_array());

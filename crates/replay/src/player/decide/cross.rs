@@ -128,7 +128,6 @@ fn request_as(
 }
 
 impl ChatFamily {
-    /// Its endpoint.
     pub(in crate::player) fn endpoint(&self) -> Endpoint {
         match self {
             Self::Message => Endpoint::Messages,

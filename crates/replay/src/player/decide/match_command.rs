@@ -96,7 +96,6 @@ impl MatchCommand {
 }
 
 impl CommandGuard<'_> {
-    /// Ends the command.
     pub(in crate::player) fn end(&mut self) {
         *self.0 = None;
     }

@@ -6,11 +6,12 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, PoisonError},
     task::{Context, Poll, ready},
     time::Duration,
 };
 
+use base::lock::Lock;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
@@ -35,7 +36,7 @@ const MARGIN: Duration = Duration::from_secs(1);
 pub struct Completions {
     /// Longest time of each; zero for none at all.
     within: Duration,
-    state: Mutex<CompletionState>,
+    state: Lock<CompletionState>,
     one_ended: Condvar,
 }
 
@@ -47,32 +48,28 @@ struct CompletionState {
 
 impl Completions {
     pub(in crate::player) fn new(within: Duration) -> Self {
-        Self { within, state: Mutex::default(), one_ended: Condvar::new() }
+        Self { within, state: Lock::default(), one_ended: Condvar::new() }
     }
 
     /// Begins no further one; those that run go on.
     pub(in crate::player) fn close(&self) {
-        self.lock().is_closed = true;
+        self.state.lock().is_closed = true;
     }
 
     /// Waits until those that run have ended, which their limits bound. Blocks.
     pub(in crate::player) fn wait(&self) {
         let most = self.within.saturating_add(MARGIN);
-        let waited = self.one_ended.wait_timeout_while(self.lock(), most, |state| state.running > 0);
+        let waited = self.one_ended.wait_timeout_while(self.state.lock(), most, |state| state.running > 0);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     fn begin(self: &Arc<Self>) -> Option<RunningCompletion> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if self.within.is_zero() || state.is_closed || state.running >= MOST {
             return None;
         }
         state.running += 1;
         Some(RunningCompletion(Arc::clone(self)))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, CompletionState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -82,7 +79,7 @@ struct RunningCompletion(Arc<Completions>);
 
 impl Drop for RunningCompletion {
     fn drop(&mut self) {
-        self.0.lock().running -= 1;
+        self.0.state.lock().running -= 1;
         self.0.one_ended.notify_all();
     }
 }

@@ -7,7 +7,6 @@ use crate::{
 };
 use base::one_line::clipped;
 
-/// Facts about a miss.
 pub(super) struct MissFacts<'a> {
     pub(super) player: &'a CassettePlayer,
     pub(super) incoming: &'a IncomingRequest,
@@ -25,7 +24,6 @@ pub(super) struct MissFacts<'a> {
 }
 
 impl MissFacts<'_> {
-    /// Assembles the explanation.
     pub(super) fn explanation<'e>(&'e self, edits: &'e [Edit<'e>], advice: &'e Advice) -> Explanation<'e> {
         let unplayed = |at| format!("It was recorded, but that record is never played, since {}", self.unplayed(at));
         // The first one is in the headline where nothing was recorded.

@@ -15,10 +15,7 @@ use tokio::time::Instant;
 
 use self::{advice::advice, comparison::compared, message::MissFacts};
 use crate::{
-    account::{
-        Concern,
-        http::{plain, put, whole},
-    },
+    account::http::{plain, put, whole},
     matching::requests::Lookup,
     miss::{FOR_CLIENTS, FOR_LOG, edits, named},
     player::{
@@ -43,28 +40,17 @@ const LONGEST: usize = 200;
 const BRIEF_DIFFERENCES: usize = 3;
 const BRIEF: usize = 80;
 
-/// Reason for which no record answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NoRecordReason {
-    NoMatch,
-    Exhausted,
-    NoRecords,
-    Frozen,
-    MatcherFailed,
-    /// The session's cassette does not exist.
-    NoCassette,
-}
-
-impl NoRecordReason {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::NoMatch => "no_match",
-            Self::Exhausted => "exhausted",
-            Self::NoRecords => "no_records_for_boundary",
-            Self::Frozen => "frozen",
-            Self::MatcherFailed => "matcher_failed",
-            Self::NoCassette => Concern::NO_CASSETTE,
-        }
+base::named! {
+    /// Reason for which no record answers.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) enum NoRecordReason {
+        NoMatch = "no_match",
+        Exhausted = "exhausted",
+        NoRecords = "no_records_for_boundary",
+        Frozen = "frozen",
+        MatcherFailed = "matcher_failed",
+        /// The session's cassette does not exist.
+        NoCassette = "no_cassette",
     }
 }
 
@@ -91,7 +77,8 @@ impl PlayerMiss {
         (number, address): (u64, Option<&str>),
     ) -> Self {
         // The search holds no lock.
-        let served = player.lock().get(&incoming.session).map(|state| state.session.served()).unwrap_or_default();
+        let served =
+            player.sessions.lock().get(&incoming.session).map(|state| state.session.served()).unwrap_or_default();
         let near = match reason {
             NoRecordReason::Exhausted => Vec::new(),
             _ => player.index.closest(&incoming.identity, &served, 3),

@@ -16,7 +16,6 @@ use recording::{canonical, trace};
 /// Separator of the parts of a form.
 const BOUNDARY: &[u8] = b"--vcr-boundary";
 
-/// A body that was read.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(in crate::player) struct ReadBody {
     /// JSON where it is, else text; null for none, and for bytes that are no text.

@@ -26,7 +26,6 @@ const OF_CHOICE: [&str; 3] = ["finish_reason", "stop_reason", "logprobs"];
 /// The token counts that a file shows: those that do not depend on what was asked before.
 const COUNTS: [&str; 4] = ["prompt_tokens", "completion_tokens", "input_tokens", "output_tokens"];
 
-/// Makes an answer of one body.
 pub(in crate::player) fn body(path: &str, status: u16, bytes: &[u8]) -> Assembled {
     if bytes.is_empty() {
         return Assembled::default();

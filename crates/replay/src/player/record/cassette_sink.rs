@@ -62,11 +62,9 @@ pub struct SinkEntry {
     pub(in crate::player) content: EntryContent,
 }
 
-/// Content of an entry.
 #[derive(Debug)]
 pub(crate) enum EntryContent {
     Exchange(Box<Exchange>),
-    /// A record that was replayed.
     Replayed(Box<RecordedExchange>),
     /// An exchange that is compared with a recorded answer; `None` where the upstream did not answer.
     Compared(Option<Box<Exchange>>, Box<ComparedWith>),
@@ -101,7 +99,6 @@ enum NotRecorded {
     Status(u16),
     /// To search it for secrets takes more work than it may.
     Unsearched,
-    /// It is compared.
     Compared,
 }
 
@@ -143,7 +140,6 @@ impl CassetteSink {
         }
     }
 
-    /// Lets time pass for what waits.
     #[cfg(test)]
     pub(in crate::player) fn let_pass(&mut self, time: Duration) {
         self.waiting.values_mut().for_each(|waiting| waiting.since -= time);
@@ -316,7 +312,6 @@ pub(in crate::player) fn whole_capture(
     (!capture.is_lost()).then_some(capture)
 }
 
-/// Makes a record of an exchange.
 pub(in crate::player) fn record_of(exchange: Exchange) -> RecordedExchange {
     let Exchange { request, mut response, timing, outcome, output_ids: _ } = exchange;
     let ExchangeRequest { method, target, headers, body, raw, is_retry, size: _, session: _ } = request;
@@ -379,7 +374,6 @@ fn rounded(ms: f64) -> f64 {
 /// Bytes of values that are remembered; further ones are not.
 const MOST_BYTES: usize = 16 << 20;
 
-/// A session and a value.
 type ValueKey = (Box<str>, Box<str>);
 
 /// Values in the requests of each session, with the first record that has them.

@@ -7,12 +7,9 @@
 //!
 //! See docs/decisions/0085-comparing-is-recording-into-a-report.md.
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
+use base::lock::Lock;
 use serde_json::Value;
 
 use crate::{
@@ -84,21 +81,19 @@ impl ComparedWith {
 
 /// What was compared, by the session.
 #[derive(Debug, Default)]
-pub(in crate::player) struct Comparisons(Mutex<BTreeMap<String, AnswerComparison>>);
+pub(in crate::player) struct Comparisons(Lock<BTreeMap<String, AnswerComparison>>);
 
 impl Comparisons {
-    /// Returns what was compared in a session.
     pub(in crate::player) fn of(&self, session: &str) -> Option<AnswerComparison> {
-        self.lock().get(session).cloned()
+        self.0.lock().get(session).cloned()
     }
 
-    /// Forgets what was compared in a session.
     pub(in crate::player) fn forget(&self, session: &str) {
-        self.lock().remove(session);
+        self.0.lock().remove(session);
     }
 
     fn add(&self, with: &ComparedWith, found: &AnswerDifferences) {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         let compared = all.entry(with.session.clone()).or_default();
         compared.answers += 1;
         compared.structure += u64::from(found.structure);
@@ -107,18 +102,11 @@ impl Comparisons {
             compared.changes.push(format!("{}: {}", with.record, found.lines.join("; ")));
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, AnswerComparison>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// Differences of two answers.
 #[derive(Debug, Default, PartialEq)]
 pub(in crate::player) struct AnswerDifferences {
-    /// Whether there are any of structure.
     pub(in crate::player) structure: bool,
-    /// Whether there are any of text.
     pub(in crate::player) text: bool,
     /// The first of them, those of structure before all others.
     pub(in crate::player) lines: Vec<String>,
@@ -129,7 +117,6 @@ impl AnswerDifferences {
         Self { structure: true, text: false, lines: vec![format!("structure: {line}")] }
     }
 
-    /// Compares an answer with the recorded one.
     pub(in crate::player) fn between(recorded: &RecordedAnswer, now: &RecordedAnswer) -> Self {
         let shown = |answer: &RecordedAnswer| {
             let mut shown = answer.shown();
@@ -288,9 +275,6 @@ impl Sink for ExchangeSink {
 
 impl CassetteRecorder {
     /// Starts the thread that compares.
-    ///
-    /// # Errors
-    /// When it cannot be started.
     pub(in crate::player) fn comparing(
         secrets: RedactionRules,
         comparisons: Arc<Comparisons>,

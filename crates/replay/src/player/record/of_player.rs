@@ -1,6 +1,6 @@
 //! A player's recording, and those of its sessions; a player's comparison.
 
-use std::sync::{PoisonError, atomic::Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use tokio::time::Instant;
 
@@ -13,8 +13,7 @@ use crate::{
 };
 
 impl CassettePlayer {
-    /// Returns whether anything is recorded.
-    pub fn is_recording(&self) -> bool {
+    pub(crate) fn is_recording(&self) -> bool {
         self.recorder.is_some()
     }
 
@@ -25,13 +24,13 @@ impl CassettePlayer {
 
     /// Keeps what a session recorded that has ended.
     pub(in crate::player) fn keep_recorded(&self, report: Option<RecordReport>) {
-        let mut kept = self.recorded_by_sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.recorded_by_sessions.lock();
         report.into_iter().for_each(|report| kept.add_session(report));
     }
 
     /// Adds what sessions recorded to what this player did; `None` where neither records.
     pub(in crate::player) fn with_sessions(&self, own: Option<RecordReport>) -> Option<RecordReport> {
-        let sessions = self.recorded_by_sessions.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let sessions = self.recorded_by_sessions.lock().clone();
         // Where sessions have cassettes of their own, requests without one are rare.
         let is_expected = |own: &&RecordReport| own.lost_all() || !self.has_own_cassettes();
         own.iter().filter(is_expected).for_each(RecordReport::warn_of_none);

@@ -3,9 +3,10 @@
 use std::{
     collections::{BTreeMap, HashSet},
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
+use base::lock::Lock;
 use xxhash_rust::xxh3::xxh3_64;
 
 use recording::redaction::SeenSecrets;
@@ -48,9 +49,7 @@ pub struct RecordReport {
 }
 
 impl RecordReport {
-    /// Exchanges that are missing.
-    #[must_use]
-    pub fn missing(&self) -> u64 {
+    pub(crate) fn missing(&self) -> u64 {
         self.queue_full + self.queue_bytes + self.unreadable + self.unsearched + self.broken
     }
 
@@ -98,7 +97,7 @@ const MOST: usize = 1 << 16;
 /// Counts of a recorder so far. A redacted value counts once, as long as no more than [`MOST`] are known; beyond that it counts once for
 /// each record.
 #[derive(Debug, Default)]
-pub(in crate::player) struct RecordCounts(Mutex<CountedReport>);
+pub(in crate::player) struct RecordCounts(Lock<CountedReport>);
 
 #[derive(Debug, Default)]
 struct CountedReport {
@@ -109,19 +108,18 @@ struct CountedReport {
 }
 
 impl RecordCounts {
-    /// Notes a change.
     pub(in crate::player) fn note(&self, change: impl FnOnce(&mut RecordReport)) {
-        change(&mut self.lock().report);
+        change(&mut self.0.lock().report);
     }
 
     /// Has the recording dropped when it ends.
     pub(in crate::player) fn discard(&self) {
-        self.lock().is_discarded = true;
+        self.0.lock().is_discarded = true;
     }
 
     /// Counts what was recorded as dropped, where it is; returns whether it is.
     pub(in crate::player) fn note_discarded(&self) -> bool {
-        let CountedReport { report, is_discarded, .. } = &mut *self.lock();
+        let CountedReport { report, is_discarded, .. } = &mut *self.0.lock();
         if *is_discarded {
             report.discarded = std::mem::take(&mut report.recorded);
             (report.of_mcp, report.partial, report.redacted) = (0, 0, BTreeMap::new());
@@ -129,9 +127,8 @@ impl RecordCounts {
         *is_discarded
     }
 
-    /// Adds the redacted values of a record.
     pub(in crate::player) fn add_redacted(&self, values: &SeenSecrets) {
-        let CountedReport { report, redacted, .. } = &mut *self.lock();
+        let CountedReport { report, redacted, .. } = &mut *self.0.lock();
         for (placeholder, value) in values.values() {
             let hash = (Arc::clone(&placeholder.kind), xxh3_64(value.as_bytes()));
             let is_known = redacted.contains(&hash);
@@ -145,10 +142,6 @@ impl RecordCounts {
     }
 
     pub(in crate::player) fn report(&self) -> RecordReport {
-        self.lock().report.clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, CountedReport> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().report.clone()
     }
 }

@@ -7,12 +7,13 @@ use std::{
     collections::BTreeSet,
     path::PathBuf,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
 };
 
+use base::lock::Lock;
 use bytes::Bytes;
 use tokio::time::Instant;
 
@@ -62,7 +63,7 @@ pub(crate) struct CassetteRecorder<S: Sink<Item = SinkEntry> = ExchangeSink> {
 /// Requests whose exchanges have not ended, in the order in which they came.
 #[derive(Debug, Default)]
 pub(in crate::player) struct OpenArrivals {
-    state: Mutex<ArrivalState>,
+    state: Lock<ArrivalState>,
     one_ended: Condvar,
 }
 
@@ -74,7 +75,7 @@ struct ArrivalState {
 
 impl OpenArrivals {
     fn begin(&self) -> u64 {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let number = state.next;
         state.next += 1;
         state.open.insert(number);
@@ -82,24 +83,20 @@ impl OpenArrivals {
     }
 
     fn end(&self, number: u64) {
-        self.lock().open.remove(&number);
+        self.state.lock().open.remove(&number);
         self.one_ended.notify_all();
     }
 
     /// Waits until all have ended, or for so long. Blocks.
     fn wait(&self, most: Duration) {
-        let waited = self.one_ended.wait_timeout_while(self.lock(), most, |state| !state.open.is_empty());
+        let waited = self.one_ended.wait_timeout_while(self.state.lock(), most, |state| !state.open.is_empty());
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// The first number that may still be submitted: all before it are in the queue, written or not recorded.
     pub(in crate::player) fn first_open(&self) -> u64 {
-        let state = self.lock();
+        let state = self.state.lock();
         state.open.first().copied().unwrap_or(state.next)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ArrivalState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -126,9 +123,6 @@ pub struct PendingExchange<S: Sink<Item = SinkEntry> = ExchangeSink> {
 
 impl CassetteRecorder {
     /// Creates the cassette and starts the thread that writes it.
-    ///
-    /// # Errors
-    /// When the cassette cannot be written.
     pub(in crate::player) fn create(
         output: &CassetteOutput,
         keep: Keep,
@@ -173,9 +167,6 @@ impl CassetteRecorder {
     }
 
     /// Writes everything, and puts the cassette in place.
-    ///
-    /// # Errors
-    /// When it cannot be written, or the disk does not answer.
     pub(in crate::player) fn finish(&self) -> Result<RecordReport, CassetteError> {
         match self.recorder.finish() {
             Ok(ending) => ending.unwrap_or(Ok(()))?,
@@ -200,9 +191,6 @@ impl CassetteRecorder {
 
 impl<S: Sink<Item = SinkEntry>> CassetteRecorder<S> {
     /// Starts the thread of a sink that needs none of the recorder's counts.
-    ///
-    /// # Errors
-    /// When it cannot be started.
     pub(in crate::player) fn start_with(sink: S, output: &CassetteOutput) -> Result<Self, CassetteError> {
         let progress = Arc::new(RecorderProgress::new(Capacity { bytes: QUEUE_BYTES, ..Capacity::default() }));
         Self::start(sink, Arc::default(), (Arc::default(), progress), output)
@@ -224,7 +212,6 @@ impl<S: Sink<Item = SinkEntry>> CassetteRecorder<S> {
         Ok(Self { recorder, progress, arrivals, captures, completions, counts, path, timeline, is_unredacted })
     }
 
-    /// Begins an exchange, at the place of its request.
     pub(in crate::player) fn begin(self: &Arc<Self>, request: ExchangeRequest, at: Instant) -> PendingExchange<S> {
         let ticket = self.ticket();
         ticket.awaits.store(true, Relaxed);
@@ -282,14 +269,12 @@ impl<S: Sink<Item = SinkEntry>> PendingExchange<S> {
         Self { with: Some(Box::new(with)), ..self }
     }
 
-    /// The record with whose answer it is compared.
     pub(in crate::player) fn compared_record(&self) -> Option<&str> {
         self.with.as_ref().map(|with| with.record())
     }
 
     /// Time since the request came.
-    #[must_use]
-    pub fn elapsed(&self) -> Duration {
+    pub(crate) fn elapsed(&self) -> Duration {
         self.at.elapsed()
     }
 

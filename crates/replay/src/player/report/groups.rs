@@ -51,12 +51,10 @@ impl RecordGroups {
         groups
     }
 
-    /// Returns the group of a record.
     pub(in crate::player) fn of(&self, record: usize) -> Option<usize> {
         self.of.get(record).copied()
     }
 
-    /// Returns the groups of the records that were served.
     pub(in crate::player) fn begun(&self, served: &HashSet<usize>) -> HashSet<usize> {
         served.iter().filter_map(|record| self.of(*record)).collect()
     }

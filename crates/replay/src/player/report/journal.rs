@@ -30,12 +30,10 @@ pub(in crate::player) struct OpenRequest {
 }
 
 impl CassettePlayer {
-    /// The journal of this player, and of those of its sessions.
     pub(in crate::player) fn journal(&self) -> &Arc<Journal> {
         self.journal.get_or_init(Arc::default)
     }
 
-    /// Begins the entry of a request.
     pub(in crate::player) fn begin_entry(&self, incoming: &IncomingRequest) -> OpenRequest {
         let body_bytes = incoming.bytes.len();
         let is_kept = body_bytes > 0 && body_bytes <= LARGEST_BODY;

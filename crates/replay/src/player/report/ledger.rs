@@ -16,10 +16,10 @@ impl Ledger for CassettePlayer {
     }
 
     fn misses(&self, session: Option<&str>) -> Vec<Value> {
-        let sessions = self.lock();
+        let sessions = self.sessions.lock();
         let wanted = sessions.iter().filter(|(name, _)| session.is_none_or(|session| session == *name));
         let of_session = |(name, state): (&String, &SessionState)| match &state.own {
-            Some(own) => own.lock().get(name).map(|state| state.misses.list().to_vec()).unwrap_or_default(),
+            Some(own) => own.sessions.lock().get(name).map(|state| state.misses.list().to_vec()).unwrap_or_default(),
             None => state.misses.list().to_vec(),
         };
         let mut misses: Vec<Value> = wanted.flat_map(of_session).map(brief).collect();
@@ -31,7 +31,7 @@ impl Ledger for CassettePlayer {
     fn miss(&self, number: u64) -> Option<Value> {
         let is_it = |miss: &&Value| miss.pointer("/error/vcr/miss").and_then(Value::as_u64) == Some(number);
         let found_in = |state: &SessionState| state.misses.list().iter().find(is_it).cloned();
-        let sessions = self.lock();
+        let sessions = self.sessions.lock();
         let here = sessions.values().find_map(found_in);
         here.or_else(|| sessions.values().filter_map(|state| state.own.as_ref()).find_map(|own| own.miss(number)))
     }
@@ -47,7 +47,7 @@ impl Ledger for CassettePlayer {
     fn reset(&self, session: Option<&str>) {
         self.journal().forget(session);
         self.mcp.reset(session);
-        let mut sessions = self.lock();
+        let mut sessions = self.sessions.lock();
         let reset = |(name, state): (&String, &mut SessionState)| {
             self.keep_reset(name, state);
             self.comparisons.forget(name);
@@ -80,7 +80,7 @@ impl Ledger for CassettePlayer {
     }
 
     fn sessions(&self) -> Vec<String> {
-        self.lock().keys().cloned().collect()
+        self.sessions.lock().keys().cloned().collect()
     }
 
     fn open(&self, requested: &Value) -> Result<String, String> {
@@ -97,16 +97,15 @@ impl Ledger for CassettePlayer {
 }
 
 impl CassettePlayer {
-    /// Reads the cassette_player that serves a session.
     fn of_session<T>(&self, session: Option<&str>, read: impl FnOnce(&Self) -> T) -> T {
-        let own = session.and_then(|name| self.lock().get(name)?.own.clone());
+        let own = session.and_then(|name| self.sessions.lock().get(name)?.own.clone());
         read(own.as_deref().unwrap_or(self))
     }
 
     /// A record without its bodies.
     fn shown_record(&self, at: usize, session: Option<&str>) -> Value {
         let name = session.unwrap_or(DEFAULT_SESSION);
-        let times = self.lock().get(name).map_or(0, |state| state.session.times(at));
+        let times = self.sessions.lock().get(name).map_or(0, |state| state.session.times(at));
         let identity = self.index.identity(at);
         let line = self.records.get(at).map(|(_, record)| record.line);
         json!({"index": at, "record": self.name_of(at), "line": line, "at": identity.map(|it| it.boundary.clone()),

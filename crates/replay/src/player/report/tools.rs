@@ -39,7 +39,6 @@ fn note(drift: &mut ToolDrift, recorded: Option<&Value>, sent: Option<&Value>) {
 }
 
 impl CassettePlayer {
-    /// Notes the outcome of a record's tools.
     pub(in crate::player) fn note_tools(&self, request: &IncomingRequest, record: usize) {
         let Some((_, record)) = self.records.get(record) else { return };
         if record.body.get("tools") == request.shown.get("tools") {

@@ -100,7 +100,6 @@ pub(super) struct EventPlaces {
 /// What a visit does with a value at a place, which has a name where it is a field.
 type Show<'s> = &'s mut dyn FnMut(&mut EventPlaces, (usize, Option<&str>), &mut Value) -> bool;
 
-/// A step from one place to the next.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) enum EventStep {
     /// Any item of a list.
@@ -109,7 +108,6 @@ pub(super) enum EventStep {
     Rank(usize),
     /// The part of a response with this index.
     Index(u64),
-    /// A field.
     Field(Box<str>),
 }
 
@@ -119,7 +117,6 @@ impl EventPlaces {
         *self.steps.entry((place, step)).or_insert(next)
     }
 
-    /// The place of an object, by its indices.
     fn object(&mut self, place: usize, fields: &Map<String, Value>) -> usize {
         let indices = INDICES.iter().filter_map(|name| fields.get(*name)?.as_u64());
         indices.fold(place, |place, index| self.step(place, EventStep::Index(index)))
@@ -145,7 +142,6 @@ impl EventPlaces {
         }
     }
 
-    /// Shows every text with its place.
     pub(super) fn texts_of(&mut self, data: &mut Value, each: &mut dyn FnMut(usize, &mut String)) {
         self.visit(data, &mut |places, (place, name), value| {
             if name.is_some_and(|name| JSON.iter().any(|end| name.ends_with(end))) {
@@ -158,7 +154,6 @@ impl EventPlaces {
         });
     }
 
-    /// Puts texts back into the events that they are of.
     pub(super) fn put(&mut self, texts: Texts, events: &mut [SseEvent]) {
         let mut left: HashMap<usize, _> = texts.into_iter().map(|(place, texts)| (place, texts.into_iter())).collect();
         for event in events {

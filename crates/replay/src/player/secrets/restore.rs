@@ -43,7 +43,6 @@ pub(in crate::player) fn note_all(value: &Value, found: &mut BTreeSet<Placeholde
     }
 }
 
-/// Adds the placeholders of a text.
 pub(in crate::player) fn note(text: &str, found: &mut BTreeSet<Placeholder>) {
     if has_placeholder(text) {
         found.extend(placeholders(text).map(|(_, placeholder)| placeholder));

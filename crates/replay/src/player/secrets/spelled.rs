@@ -32,7 +32,6 @@ const OF_TOKENS: [&str; 13] = [
     "output_top_logprobs",
 ];
 
-/// Fields that are ids of tokens.
 const OF_IDS: [&str; 3] = ["token_ids", "prompt_token_ids", "output_ids"];
 
 /// A field whose list is the bytes of a token.

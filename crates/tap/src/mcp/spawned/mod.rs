@@ -35,7 +35,6 @@ use replay::{
     player::StartedServer,
 };
 
-/// Processes at a time.
 const MOST_PROCESSES: usize = 100;
 
 /// Longest wait for all processes at the end.
@@ -226,7 +225,6 @@ async fn post(process: &Process, headers: &HeaderMap, outgoing: OutgoingMessage)
     }
 }
 
-/// Whether a client takes a stream of events.
 fn takes_events(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
     let mut kinds = accepted.flat_map(|accept| accept.split(','));

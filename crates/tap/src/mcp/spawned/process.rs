@@ -51,9 +51,6 @@ pub(super) struct Process {
 }
 
 /// Starts a process; it runs as long as the future is polled.
-///
-/// # Errors
-/// When it cannot be started.
 pub(super) fn start(
     command: &[OsString],
     shown: String,

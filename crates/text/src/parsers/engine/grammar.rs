@@ -2,7 +2,6 @@
 
 use super::grammars::Transition;
 
-/// State of a response's parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::parsers) enum ParserState {
     Content,
@@ -63,7 +62,6 @@ pub(in crate::parsers) struct Literal {
 
 #[derive(Debug)]
 pub(in crate::parsers) struct Grammar {
-    /// Initial state of responses.
     pub(in crate::parsers) initial: ParserState,
     pub(in crate::parsers) literals: &'static [Literal],
     pub(in crate::parsers) rules: &'static [Transition],
@@ -72,12 +70,10 @@ pub(in crate::parsers) struct Grammar {
     pub(in crate::parsers) turn_bounds: &'static [&'static str],
     /// White space at the end of the reasoning is removed.
     pub(in crate::parsers) trims_reasoning: bool,
-    /// A call may have an empty name.
     pub(in crate::parsers) names_may_be_empty: bool,
 }
 
 impl Grammar {
-    /// Returns the effect of a mark in a state.
     pub(super) fn rule(&self, state: ParserState, mark: Mark) -> Option<(ParserState, &'static [Emit])> {
         self.rules.iter().find(|rule| rule.0 == state && rule.1 == mark).map(|rule| (rule.2, rule.3))
     }

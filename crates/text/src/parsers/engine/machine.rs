@@ -7,7 +7,6 @@ use super::{
 };
 use crate::parsers::vocabulary::Vocabulary;
 
-/// An event of the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum MachineEvent {
     Text(String),

@@ -27,7 +27,6 @@ use grammar::ParserState;
 use machine::{Machine, MachineEvent};
 use slots::CallSlots;
 
-/// The treatment of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Calls {
     Sent,
@@ -62,7 +61,6 @@ impl EngineParser {
         }
     }
 
-    /// With the functions that may be called.
     pub(super) fn calling(mut self, functions: &Arc<[Function]>, calls: Calls) -> Self {
         self.slots = CallSlots::new(self.grammar, Arc::clone(functions));
         self.calls = calls;
@@ -83,7 +81,6 @@ impl EngineParser {
         self.trim(delta)
     }
 
-    /// Returns the last delta.
     pub(super) fn finish(&mut self, made: &mut CallIds) -> Option<Delta> {
         let events = self.machine.finish();
         self.delta(events, true, made)

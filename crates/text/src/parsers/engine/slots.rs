@@ -42,7 +42,6 @@ impl CallSlots {
         self.slots.is_empty()
     }
 
-    /// Takes an event of a call.
     pub(super) fn take(&mut self, event: MachineEvent, deltas: &mut Vec<CallDelta>, made: &mut CallIds) {
         match event {
             MachineEvent::CallStart(index) => {

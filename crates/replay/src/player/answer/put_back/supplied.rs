@@ -181,7 +181,6 @@ fn one_record(text: &str) -> Result<(String, u64), String> {
     record.ok_or_else(|| "before the placeholder a record can be named, as `agent.yaml#3 email:1 = …`".to_owned())
 }
 
-/// The variable of a placeholder.
 pub(super) fn variable(placeholder: &Placeholder) -> String {
     format!("{}{}", prefix(&placeholder.kind), placeholder.number)
 }
