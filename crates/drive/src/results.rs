@@ -6,13 +6,14 @@ use std::{collections::BTreeMap, time::Duration};
 
 use base::lock::Lock;
 use base::stats::Durations;
-use recording::trace::{ContentSource, Endpoint, Outcome, Record};
+use recording::trace::{ContentSource, Endpoint, Outcome, Record, UNREAD_EVENTS};
 use replay::meter::{self, Slo};
 use serde::Serialize;
+use serde_json::Value;
 use tap::{CONTINUOUS_USAGE, COUNTED_BY};
 
-pub use self::report::{CheckReport, ResultsReport, SteadyPart};
-use self::report::{changes, intervals, latencies, steady_part};
+pub use self::report::{CheckReport, ResultsReport, SteadyPart, TargetCounts};
+use self::report::{by_target, changes, intervals, latencies, steady_part};
 use crate::{
     check::{self, ContentCheck},
     drift::Drifts,
@@ -21,6 +22,9 @@ use crate::{
     peers::Measured,
     workload::{Workload, WorkloadRequest},
 };
+
+/// Field of a result that names its target, where there are several.
+pub(crate) const TARGET: &str = "target";
 
 /// Method by which output tokens were counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -40,7 +44,7 @@ impl CountedBy {
     /// Returns how the tokens of a record of a tap were counted.
     #[must_use]
     pub fn of(record: &Record) -> Self {
-        let counted_by = record.extra.get(COUNTED_BY).and_then(serde_json::Value::as_str);
+        let counted_by = record.extra.get(COUNTED_BY).and_then(Value::as_str);
         match (&record.output_token_ids, record.content_source) {
             (Some(_), None | Some(ContentSource::Engine)) => Self::TokenIds,
             _ if counted_by == Some(CONTINUOUS_USAGE) => Self::ContinuousUsage,
@@ -80,10 +84,15 @@ pub struct Results {
 struct Figures {
     samples: Vec<Sample>,
     failed: u64,
+    as_recorded: u64,
+    unread_events: u64,
     warmup: u64,
     check: Option<ContentCheck>,
     by_outcome: BTreeMap<String, u64>,
     by_status: BTreeMap<u16, u64>,
+    failures: BTreeMap<String, u64>,
+    /// The names of the targets that samples have by their places; none where there is one only.
+    targets: Vec<String>,
     counted_by: BTreeMap<CountedBy, u64>,
     drifts: Drifts,
     output_drifts: Drifts,
@@ -110,6 +119,8 @@ struct Figures {
 pub struct Sample {
     /// Its index in the workload.
     pub request: usize,
+    /// Its target's place in [`Results::targets`].
+    pub target: Option<usize>,
     /// Its number in the recording.
     pub number: usize,
     /// When it was to be sent, and when it was, from the start of the run.
@@ -120,7 +131,7 @@ pub struct Sample {
     pub ttft: Option<Duration>,
     /// From sent to the first event of any kind.
     pub first_event: Option<Duration>,
-    /// From sent to the last event with tokens.
+    /// From sent to the last event with tokens, of all its choices as the counts below.
     pub last_token: Option<Duration>,
     /// From sent to the end.
     pub e2e: Duration,
@@ -178,8 +189,8 @@ impl Results {
         record: &mut Record,
     ) {
         if record.choice.is_some_and(|choice| choice > 0) {
-            if intended >= self.warmup {
-                self.figures.lock().add_tokens(record);
+            if intended >= self.warmup && record.outcome != Some(Outcome::Cut) {
+                self.figures.lock().add_choice(request, record);
             }
             return;
         }
@@ -202,6 +213,12 @@ impl Results {
             return;
         }
         figures.add(recorded, record, sample);
+    }
+
+    /// Returns the servers that requests were sent to; none where there is one only.
+    #[must_use]
+    pub fn targets(&self) -> Vec<String> {
+        self.figures.lock().targets.clone()
     }
 
     /// Returns every request that ended, in the order of their ends.
@@ -285,11 +302,15 @@ impl Results {
             }),
             requests: count(samples.iter()),
             failed,
+            as_recorded: figures.as_recorded,
+            unread_events: figures.unread_events,
+            failures: figures.failures.clone(),
+            by_target: by_target(samples, &figures.targets),
             by_outcome: figures.by_outcome.clone(),
             by_status: figures.by_status.clone(),
             counted_by: figures.counted_by.clone(),
             duration_s,
-            request_throughput: per_second(count(samples.iter()) - failed),
+            request_throughput: per_second(count(samples.iter().filter(|sample| sample.is_good))),
             output_throughput: per_second(figures.output_tokens),
             output_tokens: figures.output_tokens,
             tokens_per_event: (figures.events > 0).then(|| float(figures.streamed_tokens) / float(figures.events)),
@@ -311,6 +332,11 @@ impl Results {
     }
 }
 
+/// Whether a request was refused when it was recorded, and is now with the same status.
+fn is_refused_again(recorded: &Record, record: &Record) -> bool {
+    record.status.is_some_and(|status| status >= 400) && record.status == recorded.status
+}
+
 /// Whether a response ended as an answer should: one that its client left when it was recorded is left again. A page of a proxy, an empty body or a stream without a token is no answer of a model.
 fn is_answered(recorded: &Record, record: &Record) -> bool {
     let is_success = record.status.is_none_or(|status| (200..300).contains(&status));
@@ -330,10 +356,10 @@ impl Sample {
             ttft,
             tpot: meter::tpot(record),
             first_event: meter::first_event(record),
-            last_token: ttft.map(|ttft| meter::chunk_gaps(record).fold(ttft, Duration::saturating_add)),
+            last_token: last_token(record),
             e2e: record.e2e.unwrap_or_default(),
             output_tokens: record.output_tokens,
-            chunks: u32::try_from(record.chunks.len()).unwrap_or(u32::MAX),
+            chunks: chunks(record),
             prompt_tokens: if counted > 0 { counted } else { planned },
             is_chat: record.endpoint == Some(Endpoint::Chat),
             status: record.status.unwrap_or_default(),
@@ -343,13 +369,24 @@ impl Sample {
     }
 }
 
+fn last_token(record: &Record) -> Option<Duration> {
+    meter::ttft(record).map(|ttft| meter::chunk_gaps(record).fold(ttft, Duration::saturating_add))
+}
+
+fn chunks(record: &Record) -> u32 {
+    u32::try_from(record.chunks.len()).unwrap_or(u32::MAX)
+}
+
 impl Figures {
     fn add(
         &mut self,
         WorkloadRequest { number, record: recorded, .. }: &WorkloadRequest,
         record: &Record,
-        sample: Sample,
+        mut sample: Sample,
     ) {
+        sample.target = record.extra.get(TARGET).and_then(Value::as_str).map(|target| self.target(target));
+        let unread = record.extra.get(UNREAD_EVENTS).and_then(Value::as_u64);
+        self.unread_events += unread.unwrap_or_default();
         if let Some(check) = &mut self.check {
             check.compare(*number, recorded, record);
         }
@@ -358,26 +395,50 @@ impl Figures {
         let outcome = record.outcome.and_then(|outcome| serde_json::to_value(outcome).ok());
         let outcome = outcome.and_then(|outcome| outcome.as_str().map(str::to_owned)).unwrap_or_default();
         let outcome = if outcome == "finished" && !is_good { "no_answer".to_owned() } else { outcome };
-        *self.by_outcome.entry(outcome).or_default() += 1;
         if let Some(status) = record.status {
             *self.by_status.entry(status).or_default() += 1;
         }
+        if !is_good && is_refused_again(recorded, record) {
+            self.as_recorded += 1;
+        } else if !is_good {
+            self.failed += 1;
+            let status = record.status.filter(|status| *status >= 300);
+            let status = status.map_or(String::new(), |status| format!(" with status {status}"));
+            *self.failures.entry(outcome.clone() + &status).or_default() += 1;
+        }
+        *self.by_outcome.entry(outcome).or_default() += 1;
         self.samples.push(sample);
-        self.failed += u64::from(!is_good);
         let counted = check::prompt_tokens(record);
         if let Some(cached) = record.cached_tokens.filter(|_| counted > 0) {
             self.cached_tokens += u64::from(cached);
             self.counted_prompt_tokens += u64::from(counted);
         }
         if is_good {
-            self.drifts.add(counted, recorded.prompt_tokens);
+            self.drifts.add(Some(counted).filter(|counted| *counted > 0), recorded.prompt_tokens);
             // A recorded request may end as the model wants; one that is made of a length forbids it.
             if recorded.request.is_none() && recorded.outcome != Some(Outcome::ClientGone) {
-                self.output_drifts.add(record.output_tokens, recorded.output_tokens);
+                self.output_drifts.add(Some(record.output_tokens), recorded.output_tokens);
             }
             self.add_latencies(record, late);
         }
         self.add_tokens(record);
+    }
+
+    /// Adds a further choice of the request that was added last.
+    fn add_choice(&mut self, request: usize, record: &Record) {
+        if let Some(sample) = self.samples.last_mut().filter(|sample| sample.request == request) {
+            sample.output_tokens = sample.output_tokens.saturating_add(record.output_tokens);
+            sample.chunks = sample.chunks.saturating_add(chunks(record));
+            sample.last_token = sample.last_token.max(last_token(record));
+        }
+        self.add_tokens(record);
+    }
+
+    fn target(&mut self, name: &str) -> usize {
+        self.targets.iter().position(|target| target == name).unwrap_or_else(|| {
+            self.targets.push(name.to_owned());
+            self.targets.len() - 1
+        })
     }
 
     /// When the first request was sent and the last one ended.
@@ -418,3 +479,6 @@ impl Figures {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
