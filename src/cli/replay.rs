@@ -8,7 +8,7 @@ mod outputs;
 mod printed;
 mod server_side;
 
-use std::{num::NonZeroUsize, path::Path, process::ExitCode, sync::Arc, thread};
+use std::{collections::BTreeMap, num::NonZeroUsize, path::Path, process::ExitCode, sync::Arc, thread};
 
 use http::HeaderValue;
 use tokio::sync::watch;
@@ -24,7 +24,7 @@ use crate::{
     },
     net::{
         server,
-        upstream::{Authorities, UpstreamOptions},
+        upstream::{Authorities, UpstreamOptions, UpstreamUrl},
     },
     recording::{redaction::RedactionRules, trace::TraceError},
     tap::TapError,
@@ -80,8 +80,7 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
         let server_side = server_side::end(watches, driven.start, &workload, &results, &report).await;
         let verdict = Verdict::of(&report, &driven, planned, args.max_errors)
             .with(ceiling.and_then(|ceiling| ceiling.reason(&report)));
-        let advice = args.target.iter().find_map(api_path_advice).filter(|_| driven.errors.contains_key(&404));
-        advice.into_iter().for_each(|advice| output::note(&format!("hint: {advice}\n")));
+        advise(&args.target, &driven.errors);
         let printed = Printed {
             version: build::VERSION,
             commit: build::COMMIT,
@@ -98,6 +97,12 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
         outputs.save(&printed, &results, &measured)?;
         Ok(code)
     })
+}
+
+/// Prints what to do about a target that has no such path.
+fn advise(targets: &[UpstreamUrl], errors: &BTreeMap<u16, String>) {
+    let advice = targets.iter().find_map(api_path_advice).filter(|_| errors.contains_key(&404));
+    advice.into_iter().for_each(|advice| output::note(&format!("hint: {advice}\n")));
 }
 
 fn selection(args: &ReplayArgs) -> Selection {

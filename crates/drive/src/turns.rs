@@ -24,7 +24,7 @@ const MOST_COMPARED: usize = 4096;
 
 /// Requests that later ones may go on with.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
+pub(crate) struct EarlierTurns {
     /// Sessions by a hash of all messages.
     by_messages: HashMap<u64, usize>,
     /// By the last full block of their prompts, which names all that is before it; `None` for prompts without one.
@@ -40,7 +40,7 @@ struct Answered {
     ids: Vec<u32>,
 }
 
-impl Turns {
+impl EarlierTurns {
     /// Adds a request, in the order of arrival.
     pub(crate) fn add(&mut self, record: &Record, session: usize, hasher: &BlockHasher) {
         if let Some(all) = prefixes(messages(record)).last() {

@@ -15,7 +15,7 @@ use recording::{
 use serde_json::{Map, Value};
 use text::prompt::BlockHasher;
 
-use crate::turns::Turns;
+use crate::turns::EarlierTurns;
 
 /// Maximum number of tokens of a prompt that is made up: more than any model takes.
 const MAX_PROMPT_TOKENS: u32 = 1 << 24;
@@ -169,7 +169,7 @@ impl Workload {
     fn find_sessions(&mut self, hasher: &BlockHasher) {
         let first = self.requests.first().map_or(Duration::ZERO, |request| request.at);
         let mut named: HashMap<String, usize> = HashMap::new();
-        let (mut turns, mut sessions) = (Turns::default(), 0);
+        let (mut turns, mut sessions) = (EarlierTurns::default(), 0);
         for request in &mut self.requests {
             // Those without an arrival count from the beginning.
             request.at = request.at.saturating_sub(first);
