@@ -7,11 +7,11 @@ use http::{HeaderName, HeaderValue};
 use serde_json::json;
 
 use crate::{
-    base::{one_line::one_line, units::parse_duration},
+    base::one_line::one_line,
     cli::{
         failure::{Exit, Failure},
         gateway, output, runtime,
-        values::{Secret, api_path_advice},
+        values::{Secret, api_path_advice, with_unit},
     },
     conform::{
         ConformCheck, ConformClient, ConformError, ShapeDifference, check_exchanges, check_kv_events, check_metrics,
@@ -59,7 +59,7 @@ pub(in crate::cli) struct ConformArgs {
     #[arg(long, value_name = "FILE")]
     target_ca: Option<PathBuf>,
     /// Time for a whole answer, and for a KV event.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "60s")]
+    #[arg(long, value_name = "DURATION", value_parser = with_unit, default_value = "60s")]
     timeout: Duration,
 }
 

@@ -11,7 +11,7 @@ use http::{HeaderName, HeaderValue};
 use serde_json::json;
 
 use crate::{
-    base::{one_line::one_line, units::parse_duration},
+    base::one_line::one_line,
     cli::{
         escape,
         failure::{Exit, Failure},
@@ -21,7 +21,7 @@ use crate::{
         player::files::{files, once},
         redaction::{self, RedactionArgs},
         runtime,
-        values::Secret,
+        values::{Secret, with_unit},
     },
     net::upstream::{Upstream, UpstreamUrl},
     recording::cassette::{self, Cassette},
@@ -66,7 +66,7 @@ pub(in crate::cli) struct DriftArgs {
     #[arg(long, value_name = "FILE")]
     live_ca: Option<PathBuf>,
     /// Time for a whole answer.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "120s")]
+    #[arg(long, value_name = "DURATION", value_parser = with_unit, default_value = "120s")]
     timeout: Duration,
     /// Requests at a time. Where the server has no room (429, 503), each is tried four times, after the pause that it asks for.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=256))]

@@ -11,10 +11,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use tokio::net::TcpListener;
 
 use crate::{
-    base::units::parse_duration,
     cli::{
         failure::Failure,
-        values::{Secret, host_and_port},
+        values::{Secret, host_and_port, with_unit},
     },
     net::{
         server,
@@ -49,10 +48,10 @@ pub(in crate::cli) struct GatewayArgs {
     #[arg(long, value_name = "NAME", default_value = "prove")]
     pub(in crate::cli) model: String,
     /// Time without a byte after which a stream that is not to stall has failed.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "20s")]
+    #[arg(long, value_name = "DURATION", value_parser = with_unit, default_value = "20s")]
     pub(in crate::cli) timeout: Duration,
     /// Time in which the gateway has to answer a first request.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "20s")]
+    #[arg(long, value_name = "DURATION", value_parser = with_unit, default_value = "20s")]
     pub(in crate::cli) wait: Duration,
 }
 

@@ -6,10 +6,10 @@ use clap::Args;
 use http::Request;
 
 use crate::{
-    base::units::parse_duration,
     cli::{
         failure::{Exit, Failure},
         output, runtime,
+        values::with_unit,
     },
     net::upstream::{Upstream, UpstreamOptions, UpstreamUrl},
 };
@@ -23,7 +23,7 @@ pub(in crate::cli) struct HealthArgs {
     #[arg(value_name = "URL", default_value = "http://127.0.0.1:8000")]
     url: UpstreamUrl,
     /// Time for connection and answer together.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "3s")]
+    #[arg(long, value_name = "DURATION", value_parser = with_unit, default_value = "3s")]
     timeout: Duration,
 }
 

@@ -37,7 +37,7 @@ const HEAD: &str = "\
 
 A flag's value comes from the command line, else from its environment variable, else from the file that `--config` names,
 else it is the default. `-h` of a command shows the flags that matter, `--help` names all by topic, and `--help TOPIC` or `--help FLAG` explains them:
-the headings below are such topics. Durations are `50` (milliseconds), `50ms`, `1.5s`, `200us` or `2m`.
+the headings below are such topics. Durations are `50ms`, `1.5s`, `200us` or `2m`; times of tokens and of the engine may be bare milliseconds, such as `50`.
 ";
 
 pub(in crate::cli) fn markdown(mut command: Command) -> String {

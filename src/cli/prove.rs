@@ -8,13 +8,13 @@ use std::{
 use clap::Args;
 
 use crate::{
-    base::{one_line::one_line, units::parse_duration},
+    base::one_line::one_line,
     cli::{
         failure::{Exit, Failure},
         gateway::GatewayArgs,
         junit::{JunitCase, junit},
         output, runtime,
-        values::one_of,
+        values::{one_of, with_unit},
     },
     net::server,
     play::{Source, TokenizerSource},
@@ -64,7 +64,7 @@ pub(in crate::cli) struct ProveArgs {
     #[arg(long, help_heading = "Cases", value_name = "N", default_value = "500")]
     cases: usize,
     /// Goes on with random cuts for so long.
-    #[arg(long, help_heading = "Cases", value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long, help_heading = "Cases", value_name = "DURATION", value_parser = with_unit)]
     duration: Option<Duration>,
     /// Seed of random cuts.
     #[arg(long, help_heading = "Cases", value_name = "N", default_value = "0")]
@@ -79,7 +79,7 @@ pub(in crate::cli) struct ProveArgs {
     #[arg(long, help_heading = "Cases", value_name = "MS", default_value = "2")]
     pause: u64,
     /// Time without a byte after which a stream that stalls is given up.
-    #[arg(long, help_heading = "Cases", value_name = "DURATION", value_parser = parse_duration, default_value = "2s")]
+    #[arg(long, help_heading = "Cases", value_name = "DURATION", value_parser = with_unit, default_value = "2s")]
     stall: Duration,
     /// Most failures that are made small.
     #[arg(long, help_heading = "Cases", value_name = "N", default_value = "20")]

@@ -8,21 +8,25 @@ mod outputs;
 mod printed;
 mod server_side;
 
-use std::{num::NonZeroUsize, process::ExitCode, sync::Arc, thread};
+use std::{collections::BTreeMap, num::NonZeroUsize, path::Path, process::ExitCode, sync::Arc, thread};
 
 use http::HeaderValue;
 use tokio::sync::watch;
 
 use crate::{
-    cli::{build, failure::Failure, gateway, runtime},
+    cli::{build, failure::Failure, gateway, output, runtime, values::api_path_advice},
     drive::{
         Arrivals, Drive, DriveError, Load, Plan, PromptTexts, Results, Selection, Verdict, WorkloadError, drive,
         find_max::{Climb, Search},
         history::HistoryCounts,
         prompt::Prompts,
     },
-    net::{server, upstream::UpstreamOptions},
-    recording::redaction::RedactionRules,
+    net::{
+        server,
+        upstream::{UpstreamOptions, UpstreamUrl},
+    },
+    recording::{redaction::RedactionRules, trace::TraceError},
+    tap::TapError,
 };
 
 pub(in crate::cli) use args::ReplayArgs;
@@ -65,7 +69,7 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
             let (most, length, allowed) = (args.search.max_concurrency.get(), args.search.rung, args.max_errors);
             let search = Search { most, length, slo, allowed };
             let climb = Climb { search, configuration, workload, selection, stopped };
-            return find_max::run(climb, ceiling, args.json).await;
+            return find_max::run(climb, ceiling, args.json, outputs).await;
         }
         let watches = server_side::begin(&args.scrape).await;
         let progress = outputs::progress(Arc::clone(&results), planned);
@@ -75,6 +79,7 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
         let server_side = server_side::end(watches, driven.start, &workload, &results, &report).await;
         let verdict = Verdict::of(&report, &driven, planned, args.max_errors)
             .with(ceiling.and_then(|ceiling| ceiling.reason(&report)));
+        advise(&args.target, &driven.errors);
         let printed = Printed {
             version: build::VERSION,
             commit: build::COMMIT,
@@ -82,6 +87,7 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
             verdict,
             ceiling,
             history: Some(driven.history).filter(|counts| *counts != HistoryCounts::default()),
+            errors: driven.errors,
             results: report,
             server_side,
             printed_as: outputs.printed_as(&measured),
@@ -90,6 +96,12 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
         outputs.save(&printed, &results, &measured)?;
         Ok(code)
     })
+}
+
+/// Prints what to do about a target that has no such path.
+fn advise(targets: &[UpstreamUrl], errors: &BTreeMap<u16, String>) {
+    let advice = targets.iter().find_map(api_path_advice).filter(|_| errors.contains_key(&404));
+    advice.into_iter().for_each(|advice| output::note(&format!("hint: {advice}\n")));
 }
 
 fn selection(args: &ReplayArgs) -> Selection {
@@ -108,12 +120,18 @@ fn load(args: &ReplayArgs) -> Result<Load, Failure> {
         return Err(Failure::usage("--rate is for made-up arrivals: add --arrivals constant, poisson or gamma")
             .hint("recorded arrivals are made faster with --speed"));
     }
+    if args.burstiness.is_some() && args.arrivals != ArrivalsArg::Gamma {
+        return Err(Failure::usage("--burstiness is for --arrivals gamma"));
+    }
+    if args.rate.is_some() && args.arrivals == ArrivalsArg::Burst {
+        return Err(Failure::usage("--rate has no meaning with --arrivals burst, which sends all at once"));
+    }
     let rate = args.rate.unwrap_or(1.0);
     let arrivals = match args.arrivals {
         ArrivalsArg::Recorded => Arrivals::Recorded,
         ArrivalsArg::Constant => Arrivals::Constant(rate),
         ArrivalsArg::Poisson => Arrivals::Gamma(rate, 1.0),
-        ArrivalsArg::Gamma => Arrivals::Gamma(rate, args.burstiness),
+        ArrivalsArg::Gamma => Arrivals::Gamma(rate, args.burstiness.unwrap_or(0.5)),
         ArrivalsArg::Burst => Arrivals::Burst,
     };
     let Some(places) = args.concurrency.map(NonZeroUsize::get) else { return Ok(Load::Open(arrivals, args.speed)) };
@@ -133,6 +151,9 @@ fn share_of(places: usize, part: usize, parts: usize) -> usize {
 }
 
 fn setup(args: &ReplayArgs) -> Result<Drive, Failure> {
+    if args.out.as_deref() == Some(Path::new("-")) {
+        return Err(Failure::usage("--out -: the report is on standard output; name a file"));
+    }
     if let Some(out) = args.out.as_deref().filter(|out| out.exists()) {
         return Err(Failure::usage(format!(
             "--out {}: the file exists; name another one, or remove it",
@@ -189,6 +210,9 @@ impl From<WorkloadError> for Failure {
 impl From<DriveError> for Failure {
     fn from(error: DriveError) -> Self {
         match error {
+            DriveError::Tap(error @ TapError::Trace(TraceError::Exists(_))) => {
+                Self::usage(format!("--out {error}")).hint("a run is not added to a trace")
+            }
             DriveError::Tap(error) => error.into(),
             error @ (DriveError::StartIsOver(_) | DriveError::StartIsTooFar | DriveError::NoTemplate) => {
                 Self::usage(error.to_string())

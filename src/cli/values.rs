@@ -2,11 +2,12 @@
 //!
 //! See docs/decisions/0043-flag-values.md.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, time::Duration};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::{
+    base::units::parse_duration,
     drive::{History, LoadClient},
     engine::{
         kv_cache::HashAlgorithm,
@@ -67,9 +68,24 @@ macro_rules! values {
     )+};
 }
 
-/// Reads a share from 0 to 1; `needed` is the message for what is none.
+/// Reads a share from 0 to 1, or as percent; `needed` is the message for what is none.
 pub(in crate::cli) fn share(needed: &'static str) -> impl Fn(&str) -> Result<f64, String> + Clone {
-    move |text| text.parse().ok().filter(|share| (0.0..=1.0).contains(share)).ok_or_else(|| needed.to_owned())
+    move |text| {
+        let number = match text.strip_suffix('%') {
+            Some(percent) => percent.trim().parse().map(|percent: f64| percent / 100.0),
+            None => text.parse(),
+        };
+        number.ok().filter(|share| (0.0..=1.0).contains(share)).ok_or_else(|| needed.to_owned())
+    }
+}
+
+/// Reads a duration of a flag that is thought of in seconds, so that a bare number would be taken for these.
+pub(in crate::cli) fn with_unit(text: &str) -> Result<Duration, String> {
+    let bare = text.trim();
+    if bare.parse().is_ok_and(|number: f64| number > 0.0) {
+        return Err(format!("a number needs its unit: write {bare}s for seconds, {bare}ms for milliseconds"));
+    }
+    parse_duration(text).map_err(|error| error.to_string())
 }
 
 values! {

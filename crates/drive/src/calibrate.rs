@@ -208,6 +208,7 @@ mod tests {
             stopped: true,
             sent: 0,
             history: crate::history::HistoryCounts::default(),
+            errors: std::collections::BTreeMap::new(),
             recorder: tap::RecorderReport::default(),
         }
     }

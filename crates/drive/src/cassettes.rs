@@ -30,7 +30,7 @@ impl Workload {
         let mut workload = Self { name, ..Self::default() };
         let made = paths.iter().map(|path| workload.convert(path, supplied)).collect::<Result<Vec<_>, _>>()?;
         let metas: Vec<_> = made.iter().map(|made| made.meta.clone()).collect();
-        let block_size = metas.iter().find_map(|meta| meta.block_size);
+        let meta = metas.iter().find(|meta| meta.block_size.is_some()).cloned().unwrap_or_default();
         let mut timeline = JoinedTimeline::default();
         for (made, zero) in made.into_iter().zip(zeros(&metas)) {
             timeline.begin(zero);
@@ -39,7 +39,7 @@ impl Workload {
                 workload.push(record);
             }
         }
-        workload.in_order(block_size)
+        workload.in_order(&meta, true)
     }
 
     /// Converts one cassette, and notes what is left out of it and what else its reader should know.

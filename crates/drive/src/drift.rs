@@ -31,12 +31,12 @@ pub struct DriftReport {
 }
 
 impl Drifts {
-    /// Adds a prompt; 0 is no count.
-    pub fn add(&mut self, counted: u32, recorded: u32) {
-        if counted == 0 || recorded == 0 {
+    /// Adds a prompt, or an output; a recorded 0 is no count.
+    pub fn add(&mut self, counted: Option<u32>, recorded: u32) {
+        let Some(counted) = counted.filter(|_| recorded > 0) else {
             self.unknown += 1;
             return;
-        }
+        };
         let drift = i64::from(counted) - i64::from(recorded);
         self.off += u64::from(drift.unsigned_abs() * ONE_IN > u64::from(recorded));
         self.tokens.push(drift);
@@ -67,11 +67,11 @@ mod tests {
     fn differences_are_ordered_and_counted() {
         let mut drifts = Drifts::default();
         assert_eq!(drifts.report(), None);
-        (0..98).for_each(|_| drifts.add(1001, 1000));
-        drifts.add(980, 1000);
-        drifts.add(1040, 1000);
-        drifts.add(0, 1000);
-        drifts.add(7, 0);
+        (0..98).for_each(|_| drifts.add(Some(1001), 1000));
+        drifts.add(Some(980), 1000);
+        drifts.add(Some(1040), 1000);
+        drifts.add(None, 1000);
+        drifts.add(Some(7), 0);
         let report = DriftReport { prompts: 100, unknown: 2, off: 2, median: 1, p99: 20, largest: 40 };
         assert_eq!(drifts.report(), Some(report));
     }

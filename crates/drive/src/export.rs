@@ -14,13 +14,13 @@ use crate::{numbers::millis, results::Sample};
 pub use benchmark_report::{BenchmarkRun, benchmark_report};
 
 /// Columns of the table of requests; times in milliseconds.
-const COLUMNS: &str = "request,intended_ms,sent_ms,first_event_ms,ttft_ms,last_token_ms,e2e_ms,tpot_ms,prompt_tokens,output_tokens,events,status,good,keeps_slo,prompt_drift";
+const COLUMNS: &str = "request,intended_ms,sent_ms,first_event_ms,ttft_ms,last_token_ms,e2e_ms,tpot_ms,prompt_tokens,output_tokens,events,status,good,keeps_slo,prompt_drift,target";
 
-/// Writes a table of requests as comma-separated values, a line each. What is not known is empty.
+/// Writes a table of requests as comma-separated values, a line each. What is not known is empty, as the target where there are no several ones.
 ///
 /// # Errors
 /// When it cannot be written.
-pub fn csv(out: &mut impl Write, samples: &[Sample]) -> io::Result<()> {
+pub fn csv(out: &mut impl Write, samples: &[Sample], targets: &[String]) -> io::Result<()> {
     writeln!(out, "{COLUMNS}")?;
     for sample in samples {
         let times = [
@@ -38,11 +38,13 @@ pub fn csv(out: &mut impl Write, samples: &[Sample]) -> io::Result<()> {
             write!(out, ",{}", millis.unwrap_or_default())?;
         }
         let Sample { prompt_tokens, output_tokens, chunks, status, is_good, keeps_slo, prompt_drift, .. } = sample;
+        let target = sample.target.and_then(|target| targets.get(target)).map(|target| target.replace(',', "%2C"));
         let status = Some(status).filter(|status| **status > 0).map(u16::to_string).unwrap_or_default();
         writeln!(
             out,
-            ",{prompt_tokens},{output_tokens},{chunks},{status},{is_good},{keeps_slo},{}",
-            spelled(*prompt_drift)
+            ",{prompt_tokens},{output_tokens},{chunks},{status},{is_good},{keeps_slo},{},{}",
+            spelled(*prompt_drift),
+            target.unwrap_or_default()
         )?;
     }
     Ok(())
@@ -89,13 +91,17 @@ mod tests {
             status: 200,
             is_good: true,
             prompt_drift: Some(-2),
+            target: Some(1),
             ..Sample::default()
         };
         let mut table = Vec::new();
-        csv(&mut table, &[good, Sample::default()]).unwrap();
+        csv(&mut table, &[good, Sample::default()], &["http://a".to_owned(), "http://b/?x=1,2".to_owned()]).unwrap();
         let text = String::from_utf8(table).unwrap();
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[1..], ["7,1,3,10,12.5,,40,,9,4,2,200,true,false,-2", "0,0,0,,,,0,,0,0,0,,false,false,"]);
+        assert_eq!(
+            lines[1..],
+            ["7,1,3,10,12.5,,40,,9,4,2,200,true,false,-2,http://b/?x=1%2C2", "0,0,0,,,,0,,0,0,0,,false,false,,"]
+        );
         assert!(lines.iter().all(|line| line.split(',').count() == COLUMNS.split(',').count()));
     }
 }

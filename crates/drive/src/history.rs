@@ -175,12 +175,12 @@ fn has_asked(record: &Record, before: &[Value]) -> bool {
     }
 }
 
-fn list_of(body: &Value) -> Option<&'static str> {
+pub(crate) fn list_of(body: &Value) -> Option<&'static str> {
     ["messages", "input"].into_iter().find(|list| body.get(*list).is_some())
 }
 
 /// Returns true for a message or an item of the model.
-fn is_own(item: &Value) -> bool {
+pub(crate) fn is_own(item: &Value) -> bool {
     let is =
         |name: &str, values: &[&str]| item.get(name).and_then(Value::as_str).is_some_and(|it| values.contains(&it));
     is("role", &["assistant"]) || is("type", &["function_call", "reasoning"])

@@ -42,6 +42,7 @@ pub mod scrape;
 pub mod steady;
 pub mod text;
 pub mod timeline;
+mod turns;
 pub mod verdict;
 pub mod workload;
 

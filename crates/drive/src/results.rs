@@ -1,18 +1,22 @@
 //! What came back, in figures. Records come from the recorder's thread, one at a time.
 
 mod report;
+mod sample;
 
 use std::{collections::BTreeMap, time::Duration};
 
 use base::lock::Lock;
 use base::stats::Durations;
-use recording::trace::{ContentSource, Endpoint, Outcome, Record};
+use recording::trace::{ContentSource, Outcome, Record, UNREAD_EVENTS};
 use replay::meter::{self, Slo};
 use serde::Serialize;
+use serde_json::Value;
 use tap::{CONTINUOUS_USAGE, COUNTED_BY};
 
-pub use self::report::{CheckReport, ResultsReport, SteadyPart};
-use self::report::{changes, intervals, latencies, steady_part};
+pub use self::report::{CheckReport, ResultsReport, SteadyPart, TargetCounts};
+use self::report::{by_target, changes, intervals, latencies, steady_part};
+pub use self::sample::Sample;
+use self::sample::{chunks, is_answered, is_refused_again, last_token};
 use crate::{
     check::{self, ContentCheck},
     drift::Drifts,
@@ -21,6 +25,9 @@ use crate::{
     peers::Measured,
     workload::{Workload, WorkloadRequest},
 };
+
+/// Field of a result that names its target, where there are several.
+pub(crate) const TARGET: &str = "target";
 
 base::named! {
     /// Method by which output tokens were counted.
@@ -41,7 +48,7 @@ base::named! {
 impl CountedBy {
     /// Returns how the tokens of a record of a tap were counted.
     pub(crate) fn of(record: &Record) -> Self {
-        let counted_by = record.extra.get(COUNTED_BY).and_then(serde_json::Value::as_str);
+        let counted_by = record.extra.get(COUNTED_BY).and_then(Value::as_str);
         match (&record.output_token_ids, record.content_source) {
             (Some(_), None | Some(ContentSource::Engine)) => Self::TokenIds,
             _ if counted_by == Some(CONTINUOUS_USAGE) => Self::ContinuousUsage,
@@ -69,10 +76,15 @@ pub struct Results {
 struct Figures {
     samples: Vec<Sample>,
     failed: u64,
+    as_recorded: u64,
+    unread_events: u64,
     warmup: u64,
     check: Option<ContentCheck>,
     by_outcome: BTreeMap<String, u64>,
     by_status: BTreeMap<u16, u64>,
+    failures: BTreeMap<String, u64>,
+    /// The names of the targets that samples have by their places; none where there is one only.
+    targets: Vec<String>,
     counted_by: BTreeMap<CountedBy, u64>,
     drifts: Drifts,
     output_drifts: Drifts,
@@ -92,45 +104,6 @@ struct Figures {
     tpot: Durations,
     e2e: Durations,
     e2e_intended: Durations,
-}
-
-/// One request.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Sample {
-    /// Its index in the workload.
-    pub request: usize,
-    /// Its number in the recording.
-    pub number: usize,
-    /// When it was to be sent, and when it was, from the start of the run.
-    pub intended: Duration,
-    /// When it was sent.
-    pub sent: Duration,
-    /// From sent to the first token.
-    pub ttft: Option<Duration>,
-    /// From sent to the first event of any kind.
-    pub first_event: Option<Duration>,
-    /// From sent to the last event with tokens.
-    pub last_token: Option<Duration>,
-    /// From sent to the end.
-    pub e2e: Duration,
-    /// Tokens that came.
-    pub output_tokens: u32,
-    /// Events with tokens.
-    pub chunks: u32,
-    /// Tokens of the prompt: by the server's count, else as recorded.
-    pub prompt_tokens: u32,
-    /// It was a chat, whose stream begins with an event for the role.
-    pub is_chat: bool,
-    /// HTTP status of its response; 0 where there was none.
-    pub status: u16,
-    /// Prompt tokens by the server's count, less the recorded ones; `None` where it gave none, or none is recorded.
-    pub prompt_drift: Option<i64>,
-    /// Per output token after the first.
-    pub tpot: Option<Duration>,
-    /// It ended as it should.
-    pub is_good: bool,
-    /// It kept the limits.
-    pub keeps_slo: bool,
 }
 
 /// The state of a run that goes on: counts, medians and 99th percentiles.
@@ -167,8 +140,8 @@ impl Results {
         record: &mut Record,
     ) {
         if record.choice.is_some_and(|choice| choice > 0) {
-            if intended >= self.warmup {
-                self.figures.lock().add_tokens(record);
+            if intended >= self.warmup && record.outcome != Some(Outcome::Cut) {
+                self.figures.lock().add_choice(request, record);
             }
             return;
         }
@@ -191,6 +164,12 @@ impl Results {
             return;
         }
         figures.add(recorded, record, sample);
+    }
+
+    /// Returns the servers that requests were sent to; none where there is one only.
+    #[must_use]
+    pub fn targets(&self) -> Vec<String> {
+        self.figures.lock().targets.clone()
     }
 
     /// Returns every request that ended, in the order of their ends.
@@ -274,11 +253,15 @@ impl Results {
             }),
             requests: count(samples.iter()),
             failed,
+            as_recorded: figures.as_recorded,
+            unread_events: figures.unread_events,
+            failures: figures.failures.clone(),
+            by_target: by_target(samples, &figures.targets),
             by_outcome: figures.by_outcome.clone(),
             by_status: figures.by_status.clone(),
             counted_by: figures.counted_by.clone(),
             duration_s,
-            request_throughput: per_second(count(samples.iter()) - failed),
+            request_throughput: per_second(count(samples.iter().filter(|sample| sample.is_good))),
             output_throughput: per_second(figures.output_tokens),
             output_tokens: figures.output_tokens,
             tokens_per_event: (figures.events > 0).then(|| float(figures.streamed_tokens) / float(figures.events)),
@@ -300,44 +283,16 @@ impl Results {
     }
 }
 
-/// Whether a response ended as an answer should: one that its client left when it was recorded is left again. A page of a proxy, an empty body or a stream without a token is no answer of a model.
-fn is_answered(recorded: &Record, record: &Record) -> bool {
-    let is_success = record.status.is_none_or(|status| (200..300).contains(&status));
-    let generates = recorded.endpoint.is_none_or(|endpoint| endpoint.generates());
-    let has_answer = !generates || record.output_tokens > 0 || record.finish_reason.is_some();
-    let is_left = record.outcome == Some(Outcome::ClientGone) && recorded.outcome == record.outcome;
-    (record.outcome == Some(Outcome::Finished) || is_left) && !record.is_error() && is_success && has_answer
-}
-
-impl Sample {
-    fn of(recorded: &WorkloadRequest, record: &Record) -> Self {
-        let counted = check::prompt_tokens(record);
-        let (ttft, planned) = (meter::ttft(record), recorded.record.prompt_tokens);
-        Self {
-            number: recorded.number,
-            ttft,
-            tpot: meter::tpot(record),
-            first_event: meter::first_event(record),
-            last_token: ttft.map(|ttft| meter::chunk_gaps(record).fold(ttft, Duration::saturating_add)),
-            e2e: record.e2e.unwrap_or_default(),
-            output_tokens: record.output_tokens,
-            chunks: u32::try_from(record.chunks.len()).unwrap_or(u32::MAX),
-            prompt_tokens: if counted > 0 { counted } else { planned },
-            is_chat: record.endpoint == Some(Endpoint::Chat),
-            status: record.status.unwrap_or_default(),
-            prompt_drift: (counted > 0 && planned > 0).then(|| i64::from(counted) - i64::from(planned)),
-            ..Self::default()
-        }
-    }
-}
-
 impl Figures {
     fn add(
         &mut self,
         WorkloadRequest { number, record: recorded, .. }: &WorkloadRequest,
         record: &Record,
-        sample: Sample,
+        mut sample: Sample,
     ) {
+        sample.target = record.extra.get(TARGET).and_then(Value::as_str).map(|target| self.target(target));
+        let unread = record.extra.get(UNREAD_EVENTS).and_then(Value::as_u64);
+        self.unread_events += unread.unwrap_or_default();
         if let Some(check) = &mut self.check {
             check.compare(*number, recorded, record);
         }
@@ -346,26 +301,50 @@ impl Figures {
         let outcome = record.outcome.and_then(|outcome| serde_json::to_value(outcome).ok());
         let outcome = outcome.and_then(|outcome| outcome.as_str().map(str::to_owned)).unwrap_or_default();
         let outcome = if outcome == "finished" && !is_good { "no_answer".to_owned() } else { outcome };
-        *self.by_outcome.entry(outcome).or_default() += 1;
         if let Some(status) = record.status {
             *self.by_status.entry(status).or_default() += 1;
         }
+        if !is_good && is_refused_again(recorded, record) {
+            self.as_recorded += 1;
+        } else if !is_good {
+            self.failed += 1;
+            let status = record.status.filter(|status| *status >= 300);
+            let status = status.map_or(String::new(), |status| format!(" with status {status}"));
+            *self.failures.entry(outcome.clone() + &status).or_default() += 1;
+        }
+        *self.by_outcome.entry(outcome).or_default() += 1;
         self.samples.push(sample);
-        self.failed += u64::from(!is_good);
         let counted = check::prompt_tokens(record);
         if let Some(cached) = record.cached_tokens.filter(|_| counted > 0) {
             self.cached_tokens += u64::from(cached);
             self.counted_prompt_tokens += u64::from(counted);
         }
         if is_good {
-            self.drifts.add(counted, recorded.prompt_tokens);
+            self.drifts.add(Some(counted).filter(|counted| *counted > 0), recorded.prompt_tokens);
             // A recorded request may end as the model wants; one that is made of a length forbids it.
             if recorded.request.is_none() && recorded.outcome != Some(Outcome::ClientGone) {
-                self.output_drifts.add(record.output_tokens, recorded.output_tokens);
+                self.output_drifts.add(Some(record.output_tokens), recorded.output_tokens);
             }
             self.add_latencies(record, late);
         }
         self.add_tokens(record);
+    }
+
+    /// Adds a further choice of the request that was added last.
+    fn add_choice(&mut self, request: usize, record: &Record) {
+        if let Some(sample) = self.samples.last_mut().filter(|sample| sample.request == request) {
+            sample.output_tokens = sample.output_tokens.saturating_add(record.output_tokens);
+            sample.chunks = sample.chunks.saturating_add(chunks(record));
+            sample.last_token = sample.last_token.max(last_token(record));
+        }
+        self.add_tokens(record);
+    }
+
+    fn target(&mut self, name: &str) -> usize {
+        self.targets.iter().position(|target| target == name).unwrap_or_else(|| {
+            self.targets.push(name.to_owned());
+            self.targets.len() - 1
+        })
     }
 
     /// When the first request was sent and the last one ended.
@@ -406,3 +385,6 @@ impl Figures {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

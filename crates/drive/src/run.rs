@@ -4,6 +4,7 @@
 //! of each of its requests, sends it, and reads the response to its end.
 
 use std::{
+    collections::BTreeMap,
     io, iter,
     num::NonZeroUsize,
     path::PathBuf,
@@ -14,17 +15,21 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use base::lock::Lock;
-use base::stats::Durations;
+use base::{
+    lock::Lock,
+    one_line::{clipped, one_line},
+    stats::Durations,
+};
+use bytes::Bytes;
 use futures_util::future::join_all;
-use http::header;
+use http::{HeaderName, header};
 use http_body_util::BodyExt;
 use net::{
     server::Workers,
     upstream::{UpstreamOptions, UpstreamUrl},
 };
 use recording::{
-    redaction::RedactionRules,
+    redaction::{RedactionRules, Redactor},
     trace::{CreateMode, Record},
 };
 use replay::timing::Pacer;
@@ -43,9 +48,12 @@ use crate::{
     numbers::{float, millis, processor_time},
     plan::{Plan, Start},
     prompt::{Place, Prompts, REQUEST_ID},
-    results::Results,
+    results::{Results, TARGET},
     workload::{Workload, WorkloadRequest},
 };
+
+/// Characters of an error response that are shown.
+const MOST_SHOWN: usize = 200;
 
 /// Time between the plan and the first request, in which the workers begin.
 const LEAD: Duration = Duration::from_millis(50);
@@ -135,6 +143,8 @@ pub struct Driven {
     pub sent: u64,
     /// Answers that later turns repeated.
     pub history: HistoryCounts,
+    /// The beginning of the first error response of each status, without secrets.
+    pub errors: BTreeMap<u16, String>,
     /// Counts of their records.
     pub recorder: RecorderReport,
 }
@@ -146,7 +156,11 @@ struct DrivenRun {
     prompts: Prompts,
     history: History,
     repeated: Lock<HistoryCounts>,
-    targets: usize,
+    targets: Vec<String>,
+    /// The place of each request's session in the plan, by which its target is chosen.
+    chains: Vec<usize>,
+    rules: RedactionRules,
+    errors: Lock<BTreeMap<u16, String>>,
     start: Instant,
     /// When each request was to be sent, in nanoseconds from the start.
     intended: Vec<AtomicU64>,
@@ -180,7 +194,10 @@ pub async fn drive(
     let run = Arc::new(DrivenRun {
         until: drive.duration.map(|duration| start + duration),
         intended: iter::repeat_with(AtomicU64::default).take(workload.requests.len()).collect(),
-        targets: drive.targets.len(),
+        targets: drive.targets.iter().map(ToString::to_string).collect(),
+        chains: chains(&plan, workload.requests.len()),
+        rules: drive.rules,
+        errors: Lock::default(),
         start,
         sent: AtomicU64::new(0),
         lag: Lock::default(),
@@ -218,8 +235,40 @@ pub async fn drive(
     let lag = run.lag.lock().clone();
     let recorder = tap.finish().await?.recorder;
     let history = *run.repeated.lock();
-    let sent = run.sent.load(Relaxed);
-    Ok(Driven { lag, start, cpu_share, cpu, took, clock_step, stopped: was_stopped, sent, history, recorder })
+    let (sent, errors) = (run.sent.load(Relaxed), run.errors.lock().clone());
+    Ok(Driven { lag, start, cpu_share, cpu, took, clock_step, stopped: was_stopped, sent, history, errors, recorder })
+}
+
+/// The place of each request's session.
+fn chains(plan: &Plan, requests: usize) -> Vec<usize> {
+    let mut chains = vec![0; requests];
+    for (place, session) in plan.sessions.iter().enumerate() {
+        for turn in &session.turns {
+            chains.get_mut(turn.request).into_iter().for_each(|chain| *chain = place);
+        }
+    }
+    chains
+}
+
+impl DrivenRun {
+    fn target_of(&self, index: usize) -> Option<&str> {
+        let target = self.chains.get(index)?.checked_rem(self.targets.len())?;
+        self.targets.get(target).map(String::as_str)
+    }
+
+    /// Keeps the beginning of the first error response with this status, without its secrets.
+    fn add_error(&self, status: u16, body: &[Bytes]) {
+        let mut errors = self.errors.lock();
+        errors.entry(status).or_insert_with(|| beginning(&body.concat(), &self.rules, &self.prompts.headers));
+    }
+}
+
+/// The beginning of a body in a line, without secrets: those of a run's own headers too.
+fn beginning(body: &[u8], rules: &RedactionRules, headers: &[(HeaderName, String)]) -> String {
+    let mut redactor = Redactor::new(rules);
+    headers.iter().for_each(|(name, value)| redactor.learn_named(name.as_str(), value.trim_start_matches("Bearer ")));
+    let body = redactor.body(body).unwrap_or_else(|| body.to_owned());
+    clipped(&one_line(String::from_utf8_lossy(&body).trim()), MOST_SHOWN)
 }
 
 fn start(at: Option<SystemTime>) -> Result<Instant, DriveError> {
@@ -276,8 +325,10 @@ fn hook(run: Arc<OnceLock<(Arc<DrivenRun>, Duration)>>, results: Arc<Results>) -
         };
         let sent = record.arrival.unwrap_or_default().saturating_sub(*lead);
         let intended = Duration::from_nanos(intended.load(Relaxed));
-        // On the clock of the record's arrival.
-        record.extra.insert("intended_ms".to_owned(), json!(millis(intended + *lead)));
+        record.extra.insert("intended_ms".to_owned(), json!(millis(intended)));
+        if let (Some(target), 2..) = (run.target_of(index), run.targets.len()) {
+            record.extra.insert(TARGET.to_owned(), json!(target));
+        }
         results.add(index, request, intended, sent, record);
     }))
 }
@@ -402,14 +453,15 @@ impl Worker {
             intended.store(u64::try_from(at).unwrap_or(u64::MAX), Relaxed);
         }
         run.sent.fetch_add(1, Relaxed);
-        let response = self.client.send(place.chain % run.targets, outgoing).await;
+        let response = self.client.send(place.chain % run.targets.len(), outgoing).await;
+        let error = Some(response.status()).filter(|status| status.as_u16() >= 400);
         let content_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let is_stream = content_type.is_some_and(|kind| kind.starts_with("text/event-stream"));
         let (mut body, mut collected) = (response.into_body(), CollectedBytes::default());
         let request = run.workload.requests.get(index);
         let leaves_after = request.and_then(WorkloadRequest::leaves_after);
         while let Some(Ok(frame)) = body.frame().await {
-            if let (Some(_), Ok(bytes)) = (conversation, frame.into_data()) {
+            if let (true, Ok(bytes)) = (conversation.is_some() || error.is_some(), frame.into_data()) {
                 collected.add(bytes);
             }
             if leaves_after.is_some_and(|tokens| body.tokens() >= tokens) {
@@ -418,9 +470,25 @@ impl Worker {
         }
         drop(body);
         let ended = Instant::now();
+        error.into_iter().for_each(|status| run.add_error(status.as_u16(), collected.whole()));
         if let (Some(conversation), Some(request)) = (conversation, request) {
             conversation.end(&request.record, collected.whole(), is_stream);
         }
         ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_shown_in_a_line_without_the_runs_own_secrets() {
+        let headers = [(header::AUTHORIZATION, "Bearer my-own-key-7".to_owned())];
+        let shown = |body: &str| beginning(body.as_bytes(), &RedactionRules::default(), &headers);
+        assert_eq!(shown(" no\nsuch model "), "no\\nsuch model");
+        assert!(shown("wrong key my-own-key-7").starts_with("wrong key "));
+        assert!(!shown("wrong key my-own-key-7").contains("my-own-key-7"));
+        assert_eq!(shown(&"x".repeat(1000)).chars().count(), MOST_SHOWN + 1);
     }
 }

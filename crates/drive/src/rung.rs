@@ -1,6 +1,9 @@
 //! A closed loop at one concurrency, in figures of its steady window.
 
-use std::time::Duration;
+use std::{
+    io::{self, Write},
+    time::Duration,
+};
 
 use base::stats::quantile;
 use serde::Serialize;
@@ -50,6 +53,38 @@ pub struct Rung {
     /// Output tokens a second of resamples.
     #[serde(skip)]
     resampled: Vec<f64>,
+}
+
+/// Writes a table of rungs as comma-separated values, a line each. What is not known is empty.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn csv(out: &mut impl Write, rungs: &[Rung]) -> io::Result<()> {
+    writeln!(
+        out,
+        "concurrency,from_s,to_s,requests,failed,in_flight,request_throughput,output_throughput,output_throughput_low,output_throughput_high,e2e_mean_ms,ttft_p50_ms,ttft_p99_ms,slo_share,goodput,token_goodput"
+    )?;
+    for rung in rungs {
+        let interval = rung.output_throughput_interval;
+        write!(out, "{},{},{},{},{}", rung.concurrency, rung.from_s, rung.to_s, rung.requests, rung.failed)?;
+        for figure in [
+            Some(rung.in_flight),
+            Some(rung.request_throughput),
+            Some(rung.output_throughput),
+            interval.map(|interval| interval.low),
+            interval.map(|interval| interval.high),
+            Some(rung.e2e_mean_ms),
+            rung.ttft_p50_ms,
+            rung.ttft_p99_ms,
+            rung.slo_share,
+            rung.goodput,
+            rung.token_goodput,
+        ] {
+            write!(out, ",{}", figure.map(|figure| figure.to_string()).unwrap_or_default())?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
 }
 
 impl Rung {
@@ -232,6 +267,17 @@ mod tests {
         assert!((rung.goodput.unwrap() - 15.0).abs() < 0.01, "{rung:?}");
         let interval = rung.output_throughput_interval.unwrap();
         assert!(interval.low < 200.1 && interval.high > 199.0, "{interval:?}");
+    }
+
+    #[test]
+    fn a_table_has_a_line_for_each_rung() {
+        let rungs = [Rung::of(4, &samples(50, |_| 200), MS * 9000), Rung::of(1, &[], MS)];
+        let mut table = Vec::new();
+        csv(&mut table, &rungs).unwrap();
+        let text = String::from_utf8(table).unwrap();
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
+        assert_eq!(lines.iter().map(Vec::len).collect::<Vec<_>>(), [16; 3]);
+        assert_eq!((lines[1][0], lines[1][10], lines[2][8], lines[2][13]), ("4", "200", "", ""));
     }
 
     #[test]

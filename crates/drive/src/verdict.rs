@@ -194,7 +194,7 @@ impl Verdict {
         let share = share(report.failed, report.requests);
         if report.requests == 0 {
             reasons.push(Reason::NothingMeasured { warmup: report.warmup, cut: report.cut });
-        } else if report.requests == report.failed {
+        } else if report.failed > 0 && report.requests == report.failed + report.as_recorded {
             reasons.push(Reason::AllFailed);
         } else if share > allowed {
             reasons.push(Reason::Errors { share, allowed });

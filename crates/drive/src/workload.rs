@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    hash::{DefaultHasher, Hash, Hasher},
     path::PathBuf,
     sync::Arc,
     time::Duration,
@@ -11,9 +10,12 @@ use std::{
 use recording::{
     cassette::CassetteError,
     redaction::RedactionRules,
-    trace::{Joined, Outcome, Record, Sources, Trace, TraceError, replay_key},
+    trace::{Joined, Meta, Outcome, Record, Sources, Trace, TraceError, replay_key},
 };
 use serde_json::{Map, Value};
+use text::prompt::BlockHasher;
+
+use crate::turns::EarlierTurns;
 
 /// Maximum number of tokens of a prompt that is made up: more than any model takes.
 const MAX_PROMPT_TOKENS: u32 = 1 << 24;
@@ -80,12 +82,12 @@ impl Workload {
         let mut joined = Joined::of(&sources);
         while let Some(mut record) = joined.next_sound()? {
             if !keeps_answers {
-                forget_answer(&mut record);
+                forget_answer(&mut record, block_size(joined.block_size()));
             }
             workload.push(record);
         }
         workload.leave_out("lines that are no sound record", joined.bad_lines().count);
-        workload.in_order(joined.block_size())
+        workload.in_order(&joined.meta().cloned().unwrap_or_default(), keeps_answers)
     }
 
     /// Takes a trace that was read, by its name in messages; answers are kept as by [`Self::read`].
@@ -96,11 +98,11 @@ impl Workload {
         let mut workload = Self { name: name.to_owned(), ..Self::default() };
         for mut record in trace.records {
             if !keeps_answers {
-                forget_answer(&mut record);
+                forget_answer(&mut record, block_size(trace.meta.block_size));
             }
             workload.push(record);
         }
-        workload.in_order(trace.meta.block_size)
+        workload.in_order(&trace.meta, keeps_answers)
     }
 
     /// Adds a record, in any order.
@@ -110,8 +112,8 @@ impl Workload {
     }
 
     /// Puts what was added into its order, leaves out what is not sent, and finds the sessions. There is one copy of the records at a time.
-    pub(crate) fn in_order(mut self, block_size: Option<u32>) -> Result<Self, WorkloadError> {
-        self.block_size = block_size.filter(|size| *size > 0).unwrap_or(BLOCK_SIZE);
+    pub(crate) fn in_order(mut self, meta: &Meta, keeps_answers: bool) -> Result<Self, WorkloadError> {
+        self.block_size = block_size(meta.block_size);
         self.requests.sort_by_key(|request| replay_key(request.record.arrival));
         (0..).zip(&mut self.requests).for_each(|(number, request)| request.number = number);
         let (mut without_body, mut too_long) = (0, 0);
@@ -134,7 +136,10 @@ impl Workload {
         if self.requests.is_empty() {
             return Err(WorkloadError::Empty { path: self.name });
         }
-        self.find_sessions();
+        self.find_sessions(&BlockHasher::new(meta.block_hash.unwrap_or_default(), self.block_size));
+        if !keeps_answers {
+            self.requests.iter_mut().for_each(|request| request.record.output_token_ids = None);
+        }
         Ok(self)
     }
 
@@ -152,72 +157,41 @@ impl Workload {
 
     /// Counts arrivals from the first one, and finds the session of each request: the recorded one, else that of the request whose
     /// prompt and answer its prompt goes on with, else one of its own.
-    fn find_sessions(&mut self) {
+    fn find_sessions(&mut self, hasher: &BlockHasher) {
         let first = self.requests.first().map_or(Duration::ZERO, |request| request.at);
         let mut named: HashMap<String, usize> = HashMap::new();
-        // The last full block of a prompt names all that is before it.
-        let mut by_last_block: HashMap<u64, EndedRequest> = HashMap::new();
-        let mut by_messages: HashMap<u64, usize> = HashMap::new();
-        let mut sessions = 0;
+        let (mut turns, mut sessions) = (EarlierTurns::default(), 0);
         for request in &mut self.requests {
             // Those without an arrival count from the beginning.
             request.at = request.at.saturating_sub(first);
-            let blocks = &request.record.block_hashes;
-            let known = match &request.record.session {
-                Some(name) => named.get(name).copied(),
-                None if blocks.is_empty() => {
-                    let conversation = conversation(&request.record);
-                    // Its last messages are an answer and the reply to it.
-                    let before = conversation.iter().rev().skip(2);
-                    let known = before.filter_map(|messages| by_messages.get(messages).copied()).next();
-                    by_messages.extend(conversation.last().map(|all| (*all, known.unwrap_or(sessions))));
-                    known
-                }
-                None => {
-                    let before = blocks.iter().rev().skip(1).find_map(|block| by_last_block.get(block));
-                    before.filter(|before| before.tokens <= request.record.prompt_tokens).map(|before| before.session)
-                }
+            request.session = match &request.record.session {
+                Some(name) => *named.entry(name.clone()).or_insert(sessions),
+                None => turns.session(&request.record, hasher).unwrap_or(sessions),
             };
-            request.session = known.unwrap_or(sessions);
             sessions = sessions.max(request.session + 1);
-            if let Some(name) = &request.record.session {
-                named.entry(name.clone()).or_insert(request.session);
-            } else if let Some(last) = blocks.last() {
-                let tokens = request.record.prompt_tokens.saturating_add(request.record.output_tokens);
-                by_last_block.insert(*last, EndedRequest { session: request.session, tokens });
+            if request.record.session.is_none() {
+                turns.add(&request.record, request.session, hasher);
             }
         }
     }
 }
 
-/// Hashes of the messages of a recorded request: of the first one, of the first two, and so on.
-fn conversation(record: &Record) -> Vec<u64> {
-    let list = record.request.as_ref().and_then(|body| body.get("messages").or_else(|| body.get("input")));
-    let mut hasher = DefaultHasher::new();
-    let hashed = list.and_then(Value::as_array).into_iter().flatten().map(|message| {
-        message.to_string().hash(&mut hasher);
-        hasher.finish()
-    });
-    hashed.collect()
+fn block_size(stated: Option<u32>) -> u32 {
+    stated.filter(|size| *size > 0).unwrap_or(BLOCK_SIZE)
 }
 
-/// Drops what is not needed to send a request and to schedule the next one.
-fn forget_answer(record: &mut Record) {
+/// Drops what is not needed to send a request, to find its next turn, and to schedule that.
+fn forget_answer(record: &mut Record, block_size: u32) {
     record.e2e = replay::meter::e2e(record);
-    (record.chunks, record.itl_summary, record.output_token_ids) = (Vec::new(), None, None);
+    (record.chunks, record.itl_summary) = (Vec::new(), None);
+    let needed = 2 * usize::try_from(block_size).unwrap_or_default();
+    record.output_token_ids = record.output_token_ids.take().map(|ids| ids.into_iter().take(needed).collect());
     (record.text, record.events, record.response, record.error) = (None, None, None, None);
     (record.logprobs, record.prompt_logprobs, record.request_key) = (None, None, None);
     record.mm_hashes = Arc::default();
     if record.request.is_some() {
         record.params = Map::new();
     }
-}
-
-/// A request that later ones may go on with.
-struct EndedRequest {
-    session: usize,
-    /// Tokens of its prompt and its answer.
-    tokens: u32,
 }
 
 impl WorkloadRequest {
@@ -236,25 +210,91 @@ impl WorkloadRequest {
 mod tests {
     use super::*;
     use serde_json::json;
+    use text::prompt::BlockHashAlgorithm;
+
+    fn sessions(meta: &Meta, records: impl IntoIterator<Item = Record>) -> Vec<usize> {
+        let mut workload = Workload::default();
+        for (at, record) in (0..).zip(records) {
+            workload.push(Record { arrival: Some(Duration::from_secs(at)), ..record });
+        }
+        let workload = workload.in_order(meta, true).unwrap();
+        workload.requests.iter().map(|request| request.session).collect()
+    }
 
     #[test]
-    fn conversations_are_found_by_their_messages_where_no_blocks_are_hashed() {
-        let mut workload = Workload::default();
+    fn conversations_are_found_by_their_messages() {
         let (one, two) = (json!({"role": "user", "content": "one"}), json!({"role": "user", "content": "two"}));
         let reply = json!({"role": "assistant", "content": "yes"});
-        for (at, messages) in [
-            (0, json!([one])),
-            (1, json!([two])),
-            (2, json!([one, reply, two])),
-            (3, json!([two, reply, one])),
-            (4, json!([one, reply, two, reply, one])),
-            (5, json!([one, two])),
-        ] {
-            let request = Some(json!({"messages": messages}));
-            workload.push(Record { arrival: Some(Duration::from_secs(at)), request, ..Record::default() });
+        let bodies = [
+            json!([one]),
+            json!([two]),
+            json!([one, reply, two]),
+            json!([two, reply, one]),
+            json!([one, reply, two, reply, one]),
+            json!([one, two]),
+            // It has all messages of an earlier one, but what follows is no answer.
+            json!([one, two, one, reply]),
+        ];
+        // The blocks of a recorded conversation prove nothing that its messages do not show.
+        for blocks in [vec![], vec![7]] {
+            let record = |messages: &Value| Record {
+                request: Some(json!({"messages": messages})),
+                block_hashes: blocks.clone().into(),
+                ..Record::default()
+            };
+            assert_eq!(sessions(&Meta::default(), bodies.iter().map(record)), [0, 1, 0, 1, 0, 2, 3]);
         }
-        let workload = workload.in_order(None).unwrap();
-        let sessions: Vec<usize> = workload.requests.iter().map(|request| request.session).collect();
-        assert_eq!(sessions, [0, 1, 0, 1, 0, 2]);
+    }
+
+    /// A record of a prompt and an answer, hashed in blocks of four.
+    fn hashed(prompt: &[u32], answer: Option<&[u32]>) -> Record {
+        let hashes = BlockHasher::new(BlockHashAlgorithm::Xxh3_64, 4).hash(prompt);
+        Record {
+            prompt_tokens: u32::try_from(prompt.len()).unwrap(),
+            output_tokens: answer.map_or(5, |ids| u32::try_from(ids.len()).unwrap()),
+            block_hashes: hashes.blocks.into(),
+            output_token_ids: answer.map(<[u32]>::to_vec),
+            ..Record::default()
+        }
+    }
+
+    fn hashed_sessions(records: impl IntoIterator<Item = Record>) -> Vec<usize> {
+        let meta = Meta { block_size: Some(4), block_hash: Some(BlockHashAlgorithm::Xxh3_64), ..Meta::default() };
+        sessions(&meta, records)
+    }
+
+    #[test]
+    fn chats_that_share_a_system_prompt_are_sessions_of_their_own() {
+        let system: Vec<u32> = (0..10).collect();
+        // The short ones end within the block after the system prompt's last full one.
+        let chat = |number: u32| {
+            let length = if number.is_multiple_of(3) { 1 } else { 20 };
+            let prompt = [&system[..], &vec![100 + number; length]].concat();
+            [hashed(&prompt, Some(&[500 + number; 9])), hashed(&prompt, None)]
+        };
+        let found = hashed_sessions((0..30).flat_map(chat));
+        assert_eq!(found, (0..60).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_prompt_that_holds_an_earlier_answer_is_its_next_turn() {
+        for length in 1..14 {
+            let (prompt, answer) = ((0..length).collect::<Vec<u32>>(), [50, 51, 52, 53, 54, 55, 56, 57]);
+            let next = [&prompt[..], &answer, &[9; 5]].concat();
+            let last = [&next[..], &[60; 8], &[8; 5]].concat();
+            let other = [&prompt[..], &[50, 51, 52, 59], &[9; 30]].concat();
+            let turns = [
+                hashed(&prompt, Some(&answer)),
+                hashed(&prompt, Some(&[70; 8])),
+                hashed(&next, Some(&[60; 8])),
+                hashed(&other, Some(&answer)),
+                hashed(&last, None),
+            ];
+            assert_eq!(hashed_sessions(turns), [0, 1, 0, 2, 0], "{length}");
+        }
+        // An answer that fills no block proves nothing.
+        let (prompt, answer) = ([1, 2, 3, 4, 5], [50, 51, 52]);
+        let next = [&prompt[..], &answer, &[9; 5]].concat();
+        assert_eq!(hashed_sessions([hashed(&prompt, Some(&answer)), hashed(&next, None)]), [0, 1]);
     }
 }

@@ -222,16 +222,21 @@ impl ObservedExchange {
         counts
     }
 
+    /// Returns the engine's count of all output tokens; `None` also where it counts none of those that it named.
+    pub(super) fn output_count(&self) -> Option<u32> {
+        self.usage.map(|usage| usage.completion_tokens).filter(|count| *count > 0 || self.choices.id_count() == 0)
+    }
+
     /// Returns true if the observed ids are complete. vLLM before 0.20 loses some while a parser buffers, so they
     /// must be as many as the engine counted; without a count, no parser may have been at work.
     pub(super) fn ids_are_complete(&self) -> bool {
         if !self.choices.all_have_ids() || self.core.as_ref().is_some_and(|core| core.is_incomplete()) {
             return false;
         }
-        match self.usage {
+        match self.output_count() {
             // The engine counts those of choices over the limit too.
             Some(_) if self.choices.left_out() > 0 => true,
-            Some(usage) => u32::try_from(self.choices.id_count()) == Ok(usage.completion_tokens),
+            Some(count) => u32::try_from(self.choices.id_count()) == Ok(count),
             None => self.ids_are_exact || !self.choices.iter().any(|choice| choice.parsed),
         }
     }

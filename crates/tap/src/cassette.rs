@@ -167,8 +167,7 @@ impl ObservedExchange {
         let ids: Option<Vec<Vec<u32>>> = choices.into_iter().map(|choice| choice.ids.clone()).collect();
         let ids = ids.filter(|_| self.ids_requested).unwrap_or_default();
         let count = ids.iter().map(Vec::len).sum::<usize>();
-        let is_all =
-            self.usage.map_or(is_exact, |usage| usize::try_from(usage.completion_tokens).is_ok_and(|all| all == count));
+        let is_all = self.output_count().map_or(is_exact, |all| usize::try_from(all).is_ok_and(|all| all == count));
         if is_all { ids } else { Vec::new() }
     }
 }

@@ -204,7 +204,7 @@ impl ObservedChoice {
         self.scored_prompt = part.prompt_logprobs.and_then(length);
         self.observe_finish_reason(part);
         let named = self.ids.as_ref().map(|ids| u32::try_from(ids.len()).unwrap_or(u32::MAX));
-        self.meter.chunk(at, counted.or(named).unwrap_or(1), 1);
+        self.meter.chunk(at, counted.filter(|count| *count > 0).or(named).or(counted).unwrap_or(1), 1);
         if keeps.logprobs {
             self.logprobs.push(part.logprobs);
             self.logprobs.push_prompt(prompt_logprobs);

@@ -40,6 +40,8 @@ pub(super) struct ObservedExchange {
     pub(super) ids_requested: bool,
     /// Number of events in a stream of another API.
     pub(super) stream_events: u64,
+    /// Number of events in a stream that are no JSON objects of the API.
+    pub(super) unread_events: u64,
     /// The error response, or the error event that ended the stream.
     pub(super) refusal: Option<Refusal>,
     /// The request, while its response may be an error.

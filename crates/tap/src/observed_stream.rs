@@ -152,12 +152,16 @@ impl ObservedStream {
             return Restored::Kept;
         }
         if !observed.facts.has_choices() {
-            if let Some(event) = ApiEvent::read(&payload) {
-                observed.observe_api_event(event, at);
+            match ApiEvent::read(&payload) {
+                Some(event) => observed.observe_api_event(event, at),
+                None => observed.unread_events += 1,
             }
             return Restored::Kept;
         }
-        let Some(parsed) = StreamEvent::read(&payload) else { return Restored::Kept };
+        let Some(parsed) = StreamEvent::read(&payload) else {
+            observed.unread_events += 1;
+            return Restored::Kept;
+        };
         observed.observe_event(&parsed, at);
         if let Some(pattern) = EventPattern::of(&event.raw, &parsed) {
             let has_room = self.patterns.len() < MAX_PATTERNS;

@@ -19,7 +19,7 @@ use super::{
 };
 use recording::{
     capture::Capture,
-    trace::{Outcome, Record, RecordedErrorResponse, USAGE_OUTPUT_TOKENS, USAGE_PROMPT_TOKENS},
+    trace::{Outcome, Record, RecordedErrorResponse, UNREAD_EVENTS, USAGE_OUTPUT_TOKENS, USAGE_PROMPT_TOKENS},
 };
 use text::prompt::{PromptHashes, SkipSpecial};
 
@@ -67,6 +67,7 @@ struct First {
     /// Ids of a tokenizer may stand for the response.
     may_have_ids: bool,
     choices_left_out: u64,
+    unread_events: u64,
 }
 
 struct HashedPrompt {
@@ -86,7 +87,7 @@ impl Assembler {
         let stand_for_it = trusted && observed.facts.is_made_of_ids() && !observed.choices.is_empty();
         let capture = observed.capture.take().filter(|_| !stand_for_it);
         let ids_dropped = !complete && any_has_ids;
-        let scored = observed.scored();
+        let (scored, output_count) = (observed.scored(), observed.output_count());
         let choices_left_out = observed.choices_left_out();
         let missing: Vec<u32> = observed.missing_choices().collect();
         let mut choices = observed.choices.take();
@@ -94,7 +95,7 @@ impl Assembler {
         choices.sort_by_key(|choice| choice.index);
         // Counts of events may be those of all choices together.
         let by_event: u64 = choices.iter().map(|choice| u64::from(choice.counts.so_far())).sum();
-        if observed.usage.is_some_and(|usage| u64::from(usage.completion_tokens) != by_event) {
+        if observed.output_count().is_some_and(|count| u64::from(count) != by_event) {
             choices.iter_mut().for_each(|choice| choice.counts.distrust());
         }
         let alone = choices.len() == 1;
@@ -112,6 +113,7 @@ impl Assembler {
             keyed: observed.request.take(),
             may_have_ids: choices.len() < 2 && !exceeds_ids,
             choices_left_out,
+            unread_events: observed.unread_events,
             capture,
         };
         let has_choices = !choices.is_empty();
@@ -130,7 +132,7 @@ impl Assembler {
             prompt: prompt_ids.map(|ids| self.prompt(ids, is_named)),
             own_prompt: None,
             scored,
-            counted: observed.usage.filter(|_| alone && is_counted).map(|usage| usage.completion_tokens),
+            counted: output_count.filter(|_| alone && is_counted),
             trusted,
             requested: std::mem::take(&mut observed.facts.logprobs),
             core: observed.core.take(),
@@ -224,6 +226,9 @@ impl ExchangeRecords<'_> {
         record.request = first.request;
         if first.choices_left_out > 0 {
             record.extra.insert("choices_left_out".to_owned(), json!(first.choices_left_out));
+        }
+        if first.unread_events > 0 {
+            record.extra.insert(UNREAD_EVENTS.to_owned(), json!(first.unread_events));
         }
         if let Some((target, body)) = &first.keyed {
             self.assembler.with_request_key(record, target.as_str(), body);

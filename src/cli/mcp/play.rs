@@ -11,7 +11,6 @@ use std::{
 use clap::Args;
 
 use crate::{
-    base::units::parse_duration,
     cli::{
         failure::Failure,
         mcp::servers::server_name,
@@ -19,7 +18,7 @@ use crate::{
         player::conclude,
         redaction::{self, RedactionArgs, shown},
         runtime,
-        values::{FlagValue, one_of},
+        values::{FlagValue, one_of, with_unit},
     },
     play::mcp::{McpEnd, play_stdio},
     recording::{
@@ -76,7 +75,7 @@ pub(in crate::cli) struct McpPlayArgs {
     #[arg(long, help_heading = "Matching")]
     pub(in crate::cli) match_meta: bool,
     /// How long the client's reply to a request of the server is waited for.
-    #[arg(long, help_heading = "Client", value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
+    #[arg(long, help_heading = "Client", value_name = "DURATION", default_value = "60s", value_parser = with_unit)]
     pub(in crate::cli) reply_within: Duration,
     /// Values of placeholders that no request has, a line for each: email:1 = jane@example.org. They are put into what is played.
     #[arg(long, help_heading = "Cassette", value_name = "FILE")]

@@ -6,13 +6,12 @@ use clap::Args;
 use http::{HeaderName, HeaderValue};
 
 use crate::{
-    base::units::parse_duration,
     cli::{
         failure::Failure,
         output,
         player::args::{DEFAULT_FILE, ModeArg},
         redaction::RedactionArgs,
-        values::{Secret, one_of},
+        values::{Secret, one_of, with_unit},
     },
     net::upstream::{EndpointUrl, NamedEndpoint, UrlError},
     recording::canonical::is_server_name,
@@ -101,7 +100,7 @@ pub(in crate::cli) struct McpServersArgs {
     #[arg(long)]
     pub(in crate::cli) mcp_match_meta: bool,
     /// How long the client's reply to a request of an MCP server is waited for.
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = with_unit)]
     pub(in crate::cli) mcp_reply_within: Duration,
     /// A name with a dot under which clients reach the MCP servers, or * for any. Other names than addresses and names without a
     /// dot are refused: they may be those of web pages.

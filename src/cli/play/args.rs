@@ -21,7 +21,7 @@ use crate::{
         player::{args::CassetteArgs, matching::MatchArg},
         redaction::RedactionArgs,
         stepping::{ModelLength, model_length},
-        values::{host_and_port, one_of},
+        values::{host_and_port, one_of, with_unit},
     },
     net::upstream::UpstreamUrl,
     play::{Synthetic, UnmatchedPace},
@@ -52,7 +52,7 @@ Examples:
   Be the engine of vLLM's own front end, which waits for one at port 29550:
     vllm-vcr play --engine-core tcp://127.0.0.1:29550 --synthetic random --tokenizer ./tokenizer
 
-Durations are 50 (milliseconds), 50ms, 1.5s, 200us or 2m.";
+Durations are 50ms, 1.5s, 200us or 2m; times of tokens and of the engine may be bare milliseconds, such as 50.";
 
 /// Serve recorded or synthetic token streams as a vLLM server would.
 ///
@@ -202,7 +202,7 @@ pub(in crate::cli) struct PlayArgs {
     #[arg(long, groups = ["@any", "@http"], value_name = "FILE", help_heading = "Metrics")]
     pub(in crate::cli) stats_json: Option<PathBuf>,
     /// How long requests in flight may go on after Ctrl-C.
-    #[arg(long, group = "@any", value_name = "DURATION", help_heading = "Server", default_value = "10s", value_parser = parse_duration)]
+    #[arg(long, group = "@any", value_name = "DURATION", help_heading = "Server", default_value = "10s", value_parser = with_unit)]
     pub(in crate::cli) drain_timeout: Duration,
     #[command(flatten)]
     pub(in crate::cli) redaction: RedactionArgs,

@@ -5,10 +5,9 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 
 use crate::{
-    base::units::parse_duration,
     cli::{
         player::matching::{Way, WayParser},
-        values::{Secret, one_of},
+        values::{Secret, one_of, with_unit},
     },
     recording::{
         canonical::{FieldPath, Normalisation, Scrub},
@@ -96,7 +95,7 @@ pub(in crate::cli) struct CassetteArgs {
     pub(in crate::cli) record_errors: RecordErrors,
     /// How long the rest of an answer is received after its client has left, so that its record is whole; at most 16 MiB of it, and 0
     /// for nothing. Without it 30s.
-    #[arg(long, help_heading = "Recording", group = "@recording", value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long, help_heading = "Recording", group = "@recording", value_name = "DURATION", value_parser = with_unit)]
     pub(in crate::cli) complete_within: Option<Duration>,
     /// Where the times of what is recorded are kept: beside the cassette, in its records, or nowhere. Only the sidecar also has
     /// generated ids and the events of streams.

@@ -11,8 +11,7 @@ use http::HeaderName;
 
 use super::{find_max, inputs, outputs::OutputArgs, server_side};
 use crate::{
-    base::units::parse_duration,
-    cli::values::{Secret, one_of},
+    cli::values::{Secret, one_of, share, with_unit},
     drive::History,
     net::upstream::UpstreamUrl,
     replay::meter::Slo,
@@ -54,9 +53,9 @@ pub(in crate::cli) struct ReplayArgs {
     /// Sessions, and requests outside of sessions, that arrive a second.
     #[arg(long, help_heading = "Load", value_name = "N", required_if_eq_any([("arrivals", "constant"), ("arrivals", "poisson"), ("arrivals", "gamma")]), conflicts_with = "concurrency", value_parser = positive)]
     pub(in crate::cli) rate: Option<f64>,
-    /// Shape of the gamma distribution: 1 is Poisson, less is burstier.
-    #[arg(long, help_heading = "Load", value_name = "X", default_value = "0.5", conflicts_with = "concurrency", value_parser = positive)]
-    pub(in crate::cli) burstiness: f64,
+    /// Shape of the gamma distribution: 1 is Poisson, less is burstier. Without it 0.5.
+    #[arg(long, help_heading = "Load", value_name = "X", conflicts_with = "concurrency", value_parser = positive)]
+    pub(in crate::cli) burstiness: Option<f64>,
     /// How many times faster than recorded, or than --rate, they arrive.
     #[arg(long, help_heading = "Load", value_name = "X", default_value = "1", conflicts_with = "concurrency", value_parser = positive)]
     pub(in crate::cli) speed: f64,
@@ -64,19 +63,19 @@ pub(in crate::cli) struct ReplayArgs {
     #[arg(long, help_heading = "Load", value_name = "N")]
     pub(in crate::cli) concurrency: Option<NonZeroUsize>,
     /// Longest pause between the end of a turn and the next one.
-    #[arg(long, help_heading = "Load", value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long, help_heading = "Load", value_name = "DURATION", value_parser = with_unit)]
     pub(in crate::cli) max_think: Option<Duration>,
     /// Sends the first N requests only.
     #[arg(long, help_heading = "Load", value_name = "N")]
     pub(in crate::cli) limit: Option<NonZeroUsize>,
-    /// Sends this share of the sessions.
-    #[arg(long, help_heading = "Load", value_name = "SHARE", default_value = "1", value_parser = positive)]
+    /// Sends this share of the sessions: 0.1, or 10%.
+    #[arg(long, help_heading = "Load", value_name = "SHARE", default_value = "1", value_parser = some_share)]
     pub(in crate::cli) sample: f64,
     /// Sends part I of N, counted from 0; sessions are dealt in turn. --rate and --concurrency are those of all parts together.
     #[arg(long, help_heading = "Load", value_name = "I/N", default_value = "0/1", value_parser = shard)]
     pub(in crate::cli) shard: (usize, usize),
     /// Begins no session later than this after the start.
-    #[arg(long, help_heading = "Load", value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long, help_heading = "Load", value_name = "DURATION", value_parser = with_unit)]
     pub(in crate::cli) duration: Option<Duration>,
     /// Seed of what is drawn.
     #[arg(long, help_heading = "Load", value_name = "N", default_value = "0")]
@@ -109,19 +108,20 @@ pub(in crate::cli) struct ReplayArgs {
     #[arg(long, help_heading = "Requests", value_name = "TEXT")]
     pub(in crate::cli) cache_salt: Option<String>,
     /// Longest wait for the head of a response, and for the next bytes of it.
-    #[arg(long, help_heading = "Server", value_name = "DURATION", value_parser = parse_duration, default_value = "10m")]
+    #[arg(long, help_heading = "Server", value_name = "DURATION", value_parser = with_unit, default_value = "10m")]
     pub(in crate::cli) timeout: Duration,
-    /// Limits of latencies; the report has the requests and tokens a second that keep them.
+    /// Limits of latencies: itl is of a request's largest gap, tpot of its mean one. The report has the requests and tokens a second that
+    /// keep them.
     #[arg(long, help_heading = "Verdict", value_name = "ttft=…,itl=…,tpot=…,e2e=…")]
     pub(in crate::cli) slo: Option<Slo>,
     /// Leaves requests out of the figures that were to be sent earlier than this.
-    #[arg(long, help_heading = "Verdict", value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long, help_heading = "Verdict", value_name = "DURATION", value_parser = with_unit)]
     pub(in crate::cli) warmup: Option<Duration>,
     /// Compares tokens, texts, ends and counts with the recording, for a server that plays it; a difference makes the run invalid.
     #[arg(long, help_heading = "Verdict")]
     pub(in crate::cli) check: bool,
-    /// Share of the requests that may fail in a valid run.
-    #[arg(long, help_heading = "Verdict", value_name = "SHARE", default_value = "0.01")]
+    /// Share of the requests that may fail in a valid run: 0.05, or 5%.
+    #[arg(long, help_heading = "Verdict", value_name = "SHARE", default_value = "0.01", value_parser = share(SHARE))]
     pub(in crate::cli) max_errors: f64,
     /// Measures first what this client reaches at a server of its own that answers at once, for some seconds; a run above 80 % of that is not valid.
     #[arg(long, help_heading = "Verdict")]
@@ -171,6 +171,12 @@ pub(in crate::cli) enum PromptArg {
 fn positive(text: &str) -> Result<f64, String> {
     let is_meant = |number: &f64| (1e-6..=1e9).contains(number);
     text.parse().ok().filter(is_meant).ok_or_else(|| "not a number between 0.000001 and 1000000000".to_owned())
+}
+
+const SHARE: &str = "a share from 0 to 1 is needed: 0.05, or 5%";
+
+fn some_share(text: &str) -> Result<f64, String> {
+    share(SHARE)(text).ok().filter(|share| *share > 0.0).ok_or_else(|| format!("{SHARE}, and not 0"))
 }
 
 fn shard(text: &str) -> Result<(usize, usize), String> {

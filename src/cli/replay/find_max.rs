@@ -5,11 +5,13 @@ use std::{num::NonZeroUsize, process::ExitCode, time::Duration};
 use clap::Args;
 use serde::Serialize;
 
+use super::outputs::Saves;
 use crate::{
-    base::units::parse_duration,
     cli::{
+        build,
         failure::{Exit, Failure},
         output,
+        values::with_unit,
     },
     drive::{
         Ceiling, Verdict,
@@ -24,10 +26,10 @@ use crate::{
 pub(in crate::cli) struct FindMaxArgs {
     /// Finds the most that the server does: a closed loop at 1, 4, 16… sessions at once, until throughput no longer rises or --slo is
     /// broken, then between those.
-    #[arg(long, conflicts_with_all = ["arrivals", "rate", "concurrency", "speed", "duration", "warmup", "shard", "check", "out"])]
+    #[arg(long, conflicts_with_all = ["arrivals", "rate", "concurrency", "speed", "duration", "warmup", "shard", "check", "out", "print_as"])]
     pub(in crate::cli) find_max: bool,
     /// How long sessions are begun at each concurrency; up to four times that where requests take long.
-    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = parse_duration, requires = "find_max")]
+    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = with_unit, requires = "find_max")]
     pub(in crate::cli) rung: Duration,
     /// The highest concurrency.
     #[arg(long, value_name = "N", default_value = "4096", requires = "find_max")]
@@ -45,7 +47,12 @@ struct PrintedSearch {
 }
 
 /// Climbs and prints the rungs; exit code 1 where they may not be believed.
-pub(super) async fn run(mut climb: Climb, ceiling: Option<Ceiling>, as_json: bool) -> Result<ExitCode, Failure> {
+pub(super) async fn run(
+    mut climb: Climb,
+    ceiling: Option<Ceiling>,
+    as_json: bool,
+    saves: Saves,
+) -> Result<ExitCode, Failure> {
     // A pause is no load: places are to be filled.
     climb.selection.max_think.get_or_insert(Duration::ZERO);
     output::note(&format!("{HEAD}\n"));
@@ -53,11 +60,13 @@ pub(super) async fn run(mut climb: Climb, ceiling: Option<Ceiling>, as_json: boo
     reasons.extend(ceiling.and_then(|ceiling| found.client_bound(ceiling)));
     let verdict = Verdict { valid: reasons.is_empty() && found.ended != ClimbEnd::Stopped, reasons };
     let code = if verdict.valid { ExitCode::SUCCESS } else { Exit::No.into() };
+    let printed = PrintedSearch { version: build::VERSION, verdict, ceiling, find_max: found };
     if as_json {
-        output::print_json(&PrintedSearch { version: env!("CARGO_PKG_VERSION"), verdict, ceiling, find_max: found })?;
+        output::print_json(&printed)?;
     } else {
-        output::print(&text(&found, &verdict))?;
+        output::print(&text(&printed.find_max, &printed.verdict))?;
     }
+    saves.save_search(&printed, &printed.find_max.rungs)?;
     Ok(code)
 }
 

@@ -12,6 +12,7 @@ use std::{
 };
 
 use clap::Args;
+use serde::Serialize;
 use serde_json::json;
 
 use super::{args::ReplayArgs, printed::Printed};
@@ -27,6 +28,7 @@ use crate::{
         export::{self, BenchmarkRun},
         peers::{ClientFigure, Measured, Statistics},
         results::Live,
+        rung::{self, Rung},
     },
     recording::yaml::{self, Layout},
 };
@@ -38,7 +40,8 @@ pub(in crate::cli) struct OutputArgs {
     /// Shows the run in the figures of another load client too: its names, its formulas.
     #[arg(long, value_name = "TOOL", value_delimiter = ',', value_parser = one_of::<LoadClient>())]
     pub(in crate::cli) print_as: Vec<LoadClient>,
-    /// Saves the run: as JSON (.json), a table of requests (.csv), a log of HdrHistogram (.hlog), or a Benchmark Report of llm-d (.yaml).
+    /// Saves the run: as JSON (.json), a table of requests (.csv), a log of HdrHistogram (.hlog), or a Benchmark Report of llm-d (.yaml); with
+    /// --find-max its rungs, as JSON or as a table.
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) save: Vec<SavePath>,
 }
@@ -86,6 +89,10 @@ impl Saves {
     /// Creates the files; one that exists is not overwritten.
     pub(super) fn open(outputs: &OutputArgs, args: &ReplayArgs, workload: &Workload) -> Result<Self, Failure> {
         let create = |save: &SavePath| {
+            if args.search.find_max && !matches!(save.format, SaveFormat::Json | SaveFormat::Csv) {
+                let message = format!("--save {}: the rungs of --find-max have no such format", save.path.display());
+                return Err(Failure::usage(message).hint("save them as .json or .csv"));
+            }
             let file = File::options().write(true).create_new(true).open(&save.path);
             let failed = |error: io::Error| Failure::environment(format!("--save {}: {error}", save.path.display()));
             Ok((save.clone(), file.map_err(failed)?))
@@ -109,29 +116,39 @@ impl Saves {
     }
 
     /// Writes the files.
-    pub(super) fn save(mut self, printed: &Printed, results: &Results, measured: &Measured) -> Result<(), Failure> {
+    pub(super) fn save(self, printed: &Printed, results: &Results, measured: &Measured) -> Result<(), Failure> {
         let native = json!({"commit": printed.commit, "build": ProgramBuild::this(), "verdict": printed.verdict, "counted_by": printed.results.counted_by});
         let run = BenchmarkRun { native, ..self.run.clone() };
+        self.write(|format, out| match format {
+            SaveFormat::Json => json(out, printed),
+            SaveFormat::Csv => export::csv(out, &results.samples(), &results.targets()),
+            SaveFormat::Histograms => results.latencies().write(out, run.began, measured.duration),
+            SaveFormat::BenchmarkReport => {
+                let mut text = String::new();
+                yaml::write(&mut text, &export::benchmark_report(&run, measured), 0, Layout::Block);
+                out.write_all(text.as_bytes())
+            }
+        })
+    }
+
+    /// Writes the rungs of a search.
+    pub(super) fn save_search(self, printed: &impl Serialize, rungs: &[Rung]) -> Result<(), Failure> {
+        self.write(|format, out| if format == SaveFormat::Json { json(out, printed) } else { rung::csv(out, rungs) })
+    }
+
+    fn write(mut self, write: impl Fn(SaveFormat, &mut BufWriter<File>) -> io::Result<()>) -> Result<(), Failure> {
         while let Some((SavePath { path, format }, file)) = self.files.pop() {
             let mut out = BufWriter::new(file);
-            let written = match format {
-                SaveFormat::Json => {
-                    let stamped = build::stamped(printed);
-                    stamped.and_then(|printed| serde_json::to_writer_pretty(&mut out, &printed)).map_err(Into::into)
-                }
-                SaveFormat::Csv => export::csv(&mut out, &results.samples()),
-                SaveFormat::Histograms => results.latencies().write(&mut out, run.began, measured.duration),
-                SaveFormat::BenchmarkReport => {
-                    let mut text = String::new();
-                    yaml::write(&mut text, &export::benchmark_report(&run, measured), 0, Layout::Block);
-                    out.write_all(text.as_bytes())
-                }
-            };
+            let written = write(format, &mut out);
             let failed = |error| Failure::environment(format!("--save {}: {error}", path.display()));
             written.and_then(|()| out.flush()).map_err(failed)?;
         }
         Ok(())
     }
+}
+
+fn json(out: &mut BufWriter<File>, printed: &impl Serialize) -> io::Result<()> {
+    Ok(serde_json::to_writer_pretty(out, &build::stamped(printed)?)?)
 }
 
 impl Drop for Saves {

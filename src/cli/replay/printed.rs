@@ -1,6 +1,6 @@
 //! What `replay` prints: one object, or its figures as text.
 
-use std::process::ExitCode;
+use std::{collections::BTreeMap, process::ExitCode};
 
 use serde::Serialize;
 
@@ -12,8 +12,11 @@ use crate::{
         output,
     },
     drive::{
-        Ceiling, Drive, Verdict, Workload, drift::DriftReport, history::HistoryCounts, peers::PeerReport,
-        results::ResultsReport,
+        Ceiling, Drive, Verdict, Workload,
+        drift::DriftReport,
+        history::HistoryCounts,
+        peers::PeerReport,
+        results::{ResultsReport, TargetCounts},
     },
 };
 
@@ -24,6 +27,8 @@ pub(super) struct RunInputs {
     workload: String,
     targets: Vec<String>,
     planned: u64,
+    /// Records that are not sent, by what they are.
+    left_out: BTreeMap<&'static str, u64>,
     seed: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     cache_salt: Option<String>,
@@ -35,6 +40,7 @@ impl RunInputs {
             workload: workload.name.clone(),
             targets: configuration.targets.iter().map(ToString::to_string).collect(),
             planned,
+            left_out: workload.left_out.clone(),
             seed,
             cache_salt: configuration.prompts.cache_salt.clone(),
         }
@@ -53,6 +59,9 @@ pub(super) struct Printed {
     pub(super) ceiling: Option<Ceiling>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) history: Option<HistoryCounts>,
+    /// The beginning of the first error response of each status.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) errors: BTreeMap<u16, String>,
     pub(super) results: ResultsReport,
     /// The servers' metrics, with --scrape.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,17 +81,39 @@ impl Printed {
 /// Differences from the recording that are shown.
 const SHOWN: usize = 20;
 
-/// How the requests that failed ended, where any did.
-fn failures(results: &ResultsReport) -> Option<String> {
-    let outcomes = results.by_outcome.iter().filter(|(outcome, _)| *outcome != "finished");
-    let statuses = results.by_status.iter().filter(|(status, _)| **status >= 300);
-    let outcomes = outcomes.map(|(outcome, count)| format!("{count} {outcome}"));
-    let statuses = statuses.map(|(status, count)| format!("{count} with status {status}"));
-    let ends: Vec<String> = outcomes.chain(statuses).collect();
-    (results.failed > 0).then(|| format!("failed     {}", ends.join(", ")))
+/// How the requests that failed ended, and what the servers said to the first of each status.
+fn failures(results: &ResultsReport, errors: &BTreeMap<u16, String>) -> Vec<String> {
+    let ends: Vec<String> = results.failures.iter().map(|(end, count)| format!("{count} {end}")).collect();
+    let mut lines = Vec::new();
+    if results.failed > 0 {
+        lines.push(format!("failed     {}", ends.join(", ")));
+    }
+    if results.as_recorded > 0 {
+        lines.push(format!("as recorded {} were refused with the status that they had been", results.as_recorded));
+    }
+    lines.extend(errors.iter().map(|(status, text)| format!("           status {status}: {text}")));
+    if results.unread_events > 0 {
+        lines.push(format!("events     {} could not be read: they are no JSON", results.unread_events));
+    }
+    lines
 }
 
-fn text(Printed { verdict, ceiling, history, results, server_side, printed_as, .. }: &Printed) -> String {
+fn tokens(results: &ResultsReport) -> String {
+    let counted = results.counted_by.iter().map(|(by, count)| format!("{count} by {}", by.name()));
+    let counted = if results.output_tokens > 0 { counted.collect() } else { vec!["none came".to_owned()] };
+    let per_event = results.tokens_per_event.map_or(String::new(), |tokens| format!("; {tokens:.2} an event"));
+    format!("tokens     {} ({}{per_event})", results.output_tokens, counted.join(", "))
+}
+
+/// A table of the targets, where there are several.
+fn targets(results: &ResultsReport) -> impl Iterator<Item = String> {
+    let counts = results.by_target.iter();
+    counts.map(|(target, TargetCounts { requests, good })| {
+        format!("target     {target}: {requests} requests, {} not answered well", requests - good)
+    })
+}
+
+fn text(Printed { verdict, ceiling, history, errors, results, server_side, printed_as, .. }: &Printed) -> String {
     let mut lines: Vec<String> = Vec::new();
     lines.extend(history.map(|HistoryCounts { live, recorded }| {
         format!("history    {live} answers of this run were repeated, {recorded} recorded ones in place of others")
@@ -94,10 +125,9 @@ fn text(Printed { verdict, ceiling, history, results, server_side, printed_as, .
         ),
         format!("throughput {:.2} requests/s, {:.1} tokens/s", results.request_throughput, results.output_throughput),
     ]);
-    lines.extend(failures(results));
-    let counted = results.counted_by.iter().map(|(by, count)| format!("{count} by {}", by.name()));
-    let per_event = results.tokens_per_event.map_or(String::new(), |tokens| format!("; {tokens:.2} an event"));
-    lines.push(format!("tokens     {} ({}{per_event})", results.output_tokens, counted.collect::<Vec<_>>().join(", ")));
+    lines.extend(failures(results, errors));
+    lines.extend(targets(results));
+    lines.push(tokens(results));
     if let (Some(requests), Some(tokens)) = (results.goodput, results.token_goodput) {
         lines.push(format!("goodput    {requests:.2} requests/s, {tokens:.1} tokens/s"));
     }

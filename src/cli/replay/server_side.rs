@@ -135,6 +135,10 @@ impl ServerSide {
         let mut lines = Vec::new();
         for server in &self.servers {
             let whole = |most: Option<f64>| most.map_or("-".to_owned(), |most| format!("{most:.0}"));
+            if let (Some(why), true) = (&server.failure, server.points.is_empty()) {
+                lines.push(format!("server     {}: no page could be read: {why}", server.url));
+                continue;
+            }
             lines.push(format!(
                 "server     {}: at most {} waiting, {} running, {} of the KV cache; {} of the prefixes cached",
                 server.url,
@@ -146,6 +150,9 @@ impl ServerSide {
             let failure = server.failure.as_ref();
             lines.extend(failure.map(|why| format!("           {} pages could not be read: {why}", server.failures)));
             lines.extend(hit_faults::lines(&server.faults).iter().map(|line| format!("           {line}")));
+        }
+        if self.servers.iter().all(|server| server.points.is_empty()) {
+            return lines;
         }
         let (server, beyond) = (millis(self.server_ttft_mean_ms), millis(self.client_ttft_beyond_ms));
         lines.push(format!("TTFT       mean {server} by the servers; the client's is {beyond} more"));

@@ -9,13 +9,13 @@ use std::{
 use clap::{Args, builder::NonEmptyStringValueParser};
 
 use crate::{
-    base::units::{UnitError, parse_duration, parse_size},
+    base::units::parse_size,
     cli::{
         mcp::servers::McpTappedArgs,
         player::args::{CassetteArgs, DEFAULT_FOLDER},
         redaction::RedactionArgs,
         tap::engine_core::{EngineCoreArgs, SCHEME, TapUpstream, USUAL_ENGINE_CORE, listen_address},
-        values::{host_and_port, one_of, share},
+        values::{host_and_port, one_of, share, with_unit},
     },
     text::prompt::BlockHashAlgorithm,
 };
@@ -78,7 +78,7 @@ pub(in crate::cli) struct TapArgs {
     #[arg(long, help_heading = "Trace files", group = "@files")]
     pub(in crate::cli) overwrite: bool,
     /// How long requests in flight may go on after Ctrl-C.
-    #[arg(long, help_heading = "Network", value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
+    #[arg(long, help_heading = "Network", value_name = "DURATION", default_value = "10s", value_parser = with_unit)]
     pub(in crate::cli) drain_timeout: Duration,
     #[command(flatten)]
     pub(in crate::cli) engine_core: EngineCoreArgs,
@@ -243,7 +243,7 @@ fn path(typed: &str) -> Result<String, String> {
 
 /// A duration that is not zero: nothing could ever be in time for that.
 fn some_time(typed: &str) -> Result<Duration, String> {
-    let duration = parse_duration(typed).map_err(|error: UnitError| error.to_string())?;
+    let duration = with_unit(typed)?;
     if duration.is_zero() {
         Err("zero would end everything at once; leave the flag out for no limit".to_owned())
     } else {

@@ -55,10 +55,15 @@ fn engine() -> Running {
 
 #[test]
 fn the_ladder_ends_at_saturation_and_its_rungs_are_in_the_report() {
-    let server = engine();
-    let (_, printed) = drive(&server, &["--find-max", "--rung", "2s", "--limit", "40"]);
+    let (server, folder) = (engine(), tempfile::tempdir().unwrap());
+    let saved = ["a.json", "b.csv"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    let saves = ["--save", &saved[0], "--save", &saved[1]];
+    let (_, printed) = drive(&server, &[&["--find-max", "--rung", "2s", "--limit", "40"][..], &saves].concat());
     let found = &printed["find_max"];
     let rungs = found["rungs"].as_array().unwrap();
+    let [json, table] = saved.map(|path| std::fs::read_to_string(path).unwrap());
+    assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["find_max"], *found);
+    assert_eq!(table.lines().count(), rungs.len() + 1);
     assert!(rungs.len() <= 10 && rungs.iter().all(|rung| rung["requests"].as_u64() > Some(0)), "{printed:#}");
     let concurrency: Vec<u64> = rungs.iter().map(|rung| rung["concurrency"].as_u64().unwrap()).collect();
     assert!(concurrency.is_sorted() && concurrency[0] == 1, "{concurrency:?}");

@@ -6,6 +6,7 @@ mod compare;
 mod conversations;
 mod converted;
 mod counting;
+mod failures;
 mod outputs;
 mod prompts;
 mod report;

@@ -78,4 +78,11 @@ fn a_page_that_is_not_there_is_named_and_harms_nothing() {
     assert_eq!(servers[1]["failure"], "status 404");
     assert_eq!(servers[1]["faults"]["unknown"], "/vcr/faults: status 404");
     assert_eq!(servers[0]["points"], json!([]));
+    let (target, path) = (format!("http://{}", server.address), trace.file.to_str().unwrap());
+    let shown = vcr(&["replay", path, "--target", &target, "--speed", "10", "--scrape", "http://127.0.0.1:1"]);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(
+        shown.contains("server     http://127.0.0.1:1: no page could be read: ") && !shown.contains("cached "),
+        "{shown}"
+    );
 }

@@ -73,6 +73,8 @@ fn what_cannot_be_meant_is_refused() {
         (["--admin-listen", "0.0.0.0:0"], "--allow-remote-record"),
         (["--answer-timeout", "0s"], "leave the flag out"),
         (["--rotate-every", "0"], "leave the flag out"),
+        (["--rotate-every", "60"], "60s for seconds, 60ms for milliseconds"),
+        (["--drain-timeout", "5"], "5s for seconds"),
         (["--mode", "once"], "--cassette"),
         (["--report", "r.json"], "--cassette"),
     ] {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::UnitError;
 
-const EXPECTED: &str = "a duration such as 50 (milliseconds), 50ms, 1.5s, 200us or 2m";
+const EXPECTED: &str = "a duration such as 50ms, 1.5s, 200us or 2m";
 
 /// The longest duration that is accepted: 30 days. Longer ones are typing errors.
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);

@@ -24,6 +24,15 @@ pub struct ResultsReport {
     pub cut: u64,
     /// Those that did not end as they should: errors, broken connections, timeouts.
     pub failed: u64,
+    /// What these ended with.
+    pub failures: BTreeMap<String, u64>,
+    /// Requests that were refused as when they were recorded, with the same status: they did not fail.
+    pub as_recorded: u64,
+    /// Requests of each target, where there are several.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub by_target: BTreeMap<String, TargetCounts>,
+    /// Events that could not be read, as those that are no JSON.
+    pub unread_events: u64,
     /// How they ended.
     pub by_outcome: BTreeMap<String, u64>,
     /// HTTP status of their responses.
@@ -80,6 +89,15 @@ pub struct ResultsReport {
     pub check: Option<CheckReport>,
 }
 
+/// Requests of one target.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct TargetCounts {
+    /// Requests that ended.
+    pub requests: u64,
+    /// Those that ended well.
+    pub good: u64,
+}
+
 /// The longer part of a run that changed.
 #[derive(Debug, Clone, Serialize)]
 pub struct SteadyPart {
@@ -110,6 +128,17 @@ impl ResultsReport {
     pub fn has_exact_itl(&self) -> bool {
         self.counted_by.keys().all(|by| by.is_exact())
     }
+}
+
+/// Counts of the targets with these names.
+pub(super) fn by_target(samples: &[Sample], names: &[String]) -> BTreeMap<String, TargetCounts> {
+    let mut counts: BTreeMap<String, TargetCounts> = BTreeMap::new();
+    for (sample, name) in samples.iter().filter_map(|sample| Some((sample, names.get(sample.target?)?))) {
+        let counts = counts.entry(name.clone()).or_default();
+        counts.requests += 1;
+        counts.good += u64::from(sample.is_good);
+    }
+    counts
 }
 
 /// Values of each latency with the times at which their requests were sent, in this order.

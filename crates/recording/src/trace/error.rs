@@ -71,7 +71,7 @@ pub enum TraceError {
     #[error("{}: is no plain file; write it to one, or pipe it in as `-`", .0.display())]
     NoFile(PathBuf),
     /// The file to be created exists.
-    #[error("{}: exists already; choose another name, or allow it to be replaced or appended to", .0.display())]
+    #[error("{}: exists already; choose another name", .0.display())]
     Exists(PathBuf),
     /// Another program writes the file.
     #[error("{}: another program is writing it; write to a file of its own", .0.display())]

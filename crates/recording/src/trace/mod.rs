@@ -64,7 +64,7 @@ pub(crate) use raw::reason;
 pub use read::{Checked, TraceReader, check, read, read_bytes};
 pub use record::{
     AGENT, Chunk, FinishReason, ItlSummary, Outcome, Record, RecordedErrorResponse, StepContext, THINK_MS,
-    USAGE_OUTPUT_TOKENS, USAGE_PROMPT_TOKENS, WITHHELD, replay_key, replay_order,
+    UNREAD_EVENTS, USAGE_OUTPUT_TOKENS, USAGE_PROMPT_TOKENS, WITHHELD, replay_key, replay_order,
 };
 pub use record_ref::RecordRef;
 pub use response::{ContentSource, Response, ResponseContent};

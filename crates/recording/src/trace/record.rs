@@ -189,6 +189,9 @@ pub const USAGE_PROMPT_TOKENS: &str = "usage_prompt_tokens";
 /// The same of the output, in results of a run that is compared with its recording.
 pub const USAGE_OUTPUT_TOKENS: &str = "usage_output_tokens";
 
+/// The key under which the first record of a request has the number of events that could not be read, as those that are no JSON.
+pub const UNREAD_EVENTS: &str = "unread_events";
+
 /// Stands for a text of an error's body that was left out.
 pub const WITHHELD: &str = "(not recorded)";
 

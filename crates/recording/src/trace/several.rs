@@ -149,8 +149,8 @@ pub struct Joined<'a> {
     /// The file that [`next_sound`](Self::next_sound) is at.
     open: Option<(&'a Path, TraceReader)>,
     bad_lines: BadLines,
+    /// That of the files so far.
     meta: Option<Meta>,
-    block_size: Option<u32>,
 }
 
 impl<'a> Joined<'a> {
@@ -164,7 +164,6 @@ impl<'a> Joined<'a> {
             open: None,
             bad_lines: BadLines::default(),
             meta: None,
-            block_size: None,
         }
     }
 
@@ -198,8 +197,10 @@ impl<'a> Joined<'a> {
         loop {
             let Some((path, mut reader)) = self.open.take() else {
                 let Some((path, reader)) = self.next_file()? else { return Ok(None) };
-                self.meta.get_or_insert_with(|| reader.meta().clone());
-                self.block_size = self.block_size.or(reader.meta().block_size);
+                match &mut self.meta {
+                    Some(meta) => meta.join(reader.meta()),
+                    None => self.meta = Some(reader.meta().clone()),
+                }
                 self.open = Some((path, reader));
                 continue;
             };
@@ -218,7 +219,7 @@ impl<'a> Joined<'a> {
         &self.bad_lines
     }
 
-    /// The first line of the first file, once [`next_sound`](Self::next_sound) was called.
+    /// The metadata of the files that [`next_sound`](Self::next_sound) has opened, as far as they agree.
     #[must_use]
     pub fn meta(&self) -> Option<&Meta> {
         self.meta.as_ref()
@@ -227,7 +228,7 @@ impl<'a> Joined<'a> {
     /// Tokens of a block, of the first file whose first line has it.
     #[must_use]
     pub fn block_size(&self) -> Option<u32> {
-        self.block_size
+        self.meta.as_ref()?.block_size
     }
 
     /// Puts a record of the current file on the common clock.

@@ -162,6 +162,13 @@ fn a_count_with_every_event_that_is_not_the_one_at_the_end_is_not_believed() {
 }
 
 #[test]
+fn a_count_of_none_does_not_hide_the_tokens_that_were_named() {
+    let record = streamed(8, true, Some(0));
+    assert_eq!((record.output_tokens, record.chunks.len()), (64, 8));
+    assert_eq!(record.output_token_ids.unwrap().len(), 64);
+}
+
+#[test]
 fn counts_of_several_choices_together_are_not_those_of_each() {
     for (counts, at_end, chunks) in
         [([2, 3, 4, 8], 12, [vec![2, 2], vec![3, 5]]), ([2, 5, 9, 12], 12, [vec![1, 1], vec![1, 1]])]

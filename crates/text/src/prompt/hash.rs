@@ -118,6 +118,13 @@ impl BlockHasher {
         Some(self.fold(previous, tail, &mut Vec::with_capacity(8 + 4 * tail.len())))
     }
 
+    /// The hash of the full block of these ids after one with this hash; `None` without the key, or where they are no full block.
+    #[must_use]
+    pub fn block_after(&self, previous: u64, ids: &[u32]) -> Option<u64> {
+        let is_known = ids.len() == self.block_size && (!self.is_keyed() || self.key.is_some());
+        is_known.then(|| self.fold(previous, ids, &mut Vec::with_capacity(8 + 4 * ids.len())))
+    }
+
     /// A request's canonical key as a trace holds it; with a keyed algorithm it reveals nothing without the key.
     #[must_use]
     pub fn request_key(&self, key: u128) -> Option<String> {
