@@ -58,7 +58,8 @@ async fn a_stream_is_played_event_by_event() {
     assert_eq!(live_counts.events().len(), live.events().len() + 1);
     tap.stop();
     let play = counts.play(&["--on-exhausted", "last"]);
-    let last: Value = serde_json::from_str(live_counts.events().iter().rev().nth(1).unwrap()).unwrap();
+    let events = live_counts.events();
+    let last: Value = serde_json::from_str(events[events.len() - 2].strip_prefix("data: ").unwrap()).unwrap();
     let mut whole = body.clone();
     whole["stream"] = json!("false");
     let whole = play.send(CHAT, &whole).await.json();

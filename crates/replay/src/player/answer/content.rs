@@ -181,7 +181,7 @@ fn answer(record: &CassetteRecord, incoming: &IncomingRequest, counter: &Counter
             let is_chat = choices.iter().any(|choice| choice.contains_key("message"));
             let endpoint = if is_chat { Endpoint::Chat } else { Endpoint::Completions };
             let choices = &*ended(record, choices);
-            let usage = counter.filled(usage_of(record, usage), &incoming.body, choices);
+            let usage = counter.filled(usage_of(record, usage).as_deref(), &incoming.body, choices);
             Answer::read(endpoint, body(endpoint, record, incoming, (choices, usage)))
         }
         AnswerContent::Json(value) if record.answer.status < 400 => {

@@ -105,7 +105,7 @@ fn answered(
                 None => ChoiceView::read(choice).text(),
             };
             AnswerFacts {
-                counts: TokenCounts::read(&counter.filled(usage_of(record, usage), &incoming.body, choices)),
+                counts: TokenCounts::read(&counter.filled(usage_of(record, usage).as_deref(), &incoming.body, choices)),
                 finishes: choices.iter().map(finish).collect(),
                 texts: choices.iter().filter(|_| has_texts).map(text).collect(),
             }
@@ -289,7 +289,7 @@ impl Counter {
     /// The token counts of a chat or completions answer, as far as they are known, with the missing ones counted.
     pub(in crate::player) fn filled(
         &self,
-        usage: Option<Cow<'_, Value>>,
+        usage: Option<&Value>,
         request: &SharedBody,
         choices: &[Map<String, Value>],
     ) -> Value {
@@ -297,7 +297,7 @@ impl Counter {
             Some(message) => ChoiceView::read(&Map::from_iter([("message".to_owned(), message)])).text(),
             None => ChoiceView::read(choice).text(),
         };
-        self.filled_choices(usage.as_deref(), request, || choices.iter().map(text).collect())
+        self.filled_choices(usage, request, || choices.iter().map(text).collect())
     }
 
     fn filled_choices(&self, usage: Option<&Value>, request: &SharedBody, texts: impl Fn() -> Vec<String>) -> Value {
@@ -412,7 +412,7 @@ mod tests {
         let counter = Counter::default();
         let all = counter.filled(None, &request, &choices);
         assert_eq!(all, json!({"prompt_tokens": 11, "completion_tokens": 2, "total_tokens": 13}));
-        let known = counter.filled(Some(Cow::Owned(json!({"completion_tokens": 7}))), &request, &choices);
+        let known = counter.filled(Some(&json!({"completion_tokens": 7})), &request, &choices);
         assert_eq!(known, json!({"completion_tokens": 7, "prompt_tokens": 11, "total_tokens": 18}));
         let message = json!({"type": "message", "content": [{"type": "text", "text": "01234567"}]});
         let message = Answer::read(Endpoint::Messages, message).unwrap();
