@@ -1,4 +1,4 @@
-//! Record the token streams of a real LLM engine once and replay them for ever, without a GPU.
+//! Record the token streams of a real LLM engine once and replay them forever, without a GPU.
 //!
 //! The crate is the `vllm-vcr` binary taken apart: every tool is a module that owns its configuration and runs on a
 //! listener and a shutdown signal that the caller brings, so that a test can run it on port 0.

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 
 use crate::{
     api::Constraint,
-    base::one_line::one_line,
+    base::one_line::{counted, one_line},
     cli::{
         failure::{Exit, Failure},
         output,
@@ -25,8 +25,7 @@ use crate::{
 /// What to do with files of answers.
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum AnswersCommand {
-    /// Check files of answers: everything that is wrong with its line, and rules that are never reached. Exits with 1 for these, with 2
-    /// for mistakes.
+    /// Check files of answers for mistakes, and for rules that are never reached: exit code 3 for mistakes, 1 for unreached rules.
     #[command(after_long_help = "Example:\n  vllm-vcr answers check guard.yaml")]
     Check(CheckArgs),
 }
@@ -34,7 +33,7 @@ pub(in crate::cli) enum AnswersCommand {
 /// Files to check.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct CheckArgs {
-    /// The files; each is checked for itself, with those that it includes.
+    /// The files; each is checked on its own, with the files that it includes.
     #[arg(value_name = "FILE", required = true)]
     pub(in crate::cli) files: Vec<PathBuf>,
 }
@@ -93,10 +92,12 @@ fn report(files: &[AnswersFile]) -> (String, usize) {
     let mut text = String::new();
     for (at, earlier) in &unreached {
         let (at, earlier) = (place(*at).unwrap_or_default(), place(*earlier).unwrap_or_default());
-        text.push_str(&one_line(&shown(&format!("{at}: the rule is never reached: {earlier} takes what it matches"))));
+        text.push_str(&one_line(&shown(&format!(
+            "{at}: the rule is never reached: {earlier} matches the same requests first"
+        ))));
         text.push('\n');
     }
-    let count = |file: &AnswersFile| format!("{}: {} rules\n", file.path.display(), file.records.len());
+    let count = |file: &AnswersFile| format!("{}: {}\n", file.path.display(), counted(file.records.len(), "rule"));
     files.iter().for_each(|file| text.push_str(&count(file)));
     (text, unreached.len())
 }

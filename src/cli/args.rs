@@ -34,7 +34,7 @@ Examples:
     vllm-vcr tap --upstream http://gpu-box:8000 --trace-out day.jsonl.gz --record-tokens
     vllm-vcr play --replay-tokens day.jsonl.gz --tokenizer ./tokenizer
 
-  Record what an agent asks, then test it without the engine:
+  Record the requests of an agent, then test it without the engine:
     vllm-vcr tap --upstream http://gpu-box:8000 --cassette agent.yaml -- python agent.py
     vllm-vcr play --cassette agent.yaml --strict -- python agent.py
 
@@ -42,17 +42,17 @@ Examples:
     curl localhost:8000/v1/chat/completions -H 'content-type: application/json' \\
         -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'
 
-  See what a trace holds and whether it is sound:
+  See what a trace holds and whether it is valid:
     vllm-vcr inspect summary day.jsonl.gz
     vllm-vcr inspect check day.jsonl.gz
 
 Every flag can also be set by an environment variable (--time-scale is VLLM_VCR_TIME_SCALE)
-or in a TOML file given by --config. The command line wins over the environment, the
-environment over the file.
+or in a TOML file given by --config. The command line takes precedence over the
+environment, the environment over the file.
 
-Exit codes: 0 done, 1 the answer is no, 2 usage, 3 bad input data, 4 environment.";
+Exit codes: 0 done, 1 the check failed, 2 usage, 3 bad input data, 4 environment.";
 
-/// Record the token streams of a real LLM engine once and replay them for ever, without a GPU.
+/// Record the token streams of a real LLM engine once and replay them forever, without a GPU.
 #[derive(Debug, Parser)]
 #[command(name = "vllm-vcr", version, long_version = build::LONG_VERSION, after_long_help = EXAMPLES, arg_required_else_help = true)]
 #[command(disable_help_subcommand = true)]
@@ -67,19 +67,19 @@ pub(in crate::cli) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(in crate::cli) struct GlobalArgs {
-    /// Reads flags from a TOML file: global ones at its top, a command's in a table of its name.
+    /// Reads flags from a TOML file: global flags at the top level, a command's flags in a table of its name.
     #[arg(long, global = true, value_name = "FILE")]
     pub(in crate::cli) config: Option<std::path::PathBuf>,
-    /// Logs more; twice for everything.
+    /// Logs more; -vv logs everything.
     #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet")]
     pub(in crate::cli) verbose: u8,
-    /// Prints and logs warnings and errors only, neither greeting nor report; twice for errors only.
+    /// Prints only warnings and errors, without greeting and report; -qq prints only errors.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(in crate::cli) quiet: u8,
-    /// Logs what this filter lets through, such as `debug` or `vllm_vcr::tap=trace,warn`.
+    /// Log filter, such as `debug` or `vllm_vcr::tap=trace,warn`.
     #[arg(long, global = true, value_name = "LEVEL", conflicts_with_all = ["verbose", "quiet"])]
     pub(in crate::cli) log: Option<tracing_subscriber::EnvFilter>,
-    /// How log lines are written to stderr.
+    /// Format of log lines on stderr.
     #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
     pub(in crate::cli) log_format: LogFormat,
     /// When to use colors.
@@ -90,7 +90,7 @@ pub(in crate::cli) struct GlobalArgs {
 /// How a log line looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum LogFormat {
-    /// For people.
+    /// Plain text.
     Text,
     /// One JSON object per line.
     Json,
@@ -129,7 +129,7 @@ pub(in crate::cli) enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Read a trace.
+    /// Summarize, check, compare, convert or simulate traces.
     #[command(
         arg_required_else_help = true,
         after_long_help = "Examples:\n  vllm-vcr inspect summary day.jsonl.gz\n  vllm-vcr inspect check day.jsonl.gz\n  \
@@ -151,7 +151,7 @@ pub(in crate::cli) enum Command {
         #[command(subcommand)]
         command: CassetteCommand,
     },
-    /// Check files of answers.
+    /// Check files of answers, the rules of `play --answers`.
     #[command(arg_required_else_help = true, after_long_help = "Example:\n  vllm-vcr answers check guard.yaml")]
     Answers {
         /// What to do with them.
@@ -159,13 +159,13 @@ pub(in crate::cli) enum Command {
         command: AnswersCommand,
     },
     Health(HealthArgs),
-    /// Print the completions for a shell.
+    /// Print the completions of a shell.
     #[command(after_long_help = "Example:\n  vllm-vcr completions bash > /etc/bash_completion.d/vllm-vcr")]
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
     },
-    /// Print the man page, of the program or of one command.
+    /// Print the man page of the program or of one command.
     #[command(after_long_help = "Examples:\n  vllm-vcr man | man -l -\n  vllm-vcr man play | man -l -")]
     Man {
         /// The command, such as `play` or `inspect check`.

@@ -11,20 +11,20 @@ const QUICK: [&str; 7] = ["start", "paced", "lateness", "at_once", "small", "one
 
 /// Measure this program on this machine, beside a floor that only waits and writes.
 ///
-/// Takes the rows of the published table that fit a minute: `play` and the floor are started in turns and loaded over loopback. What the
-/// machine does not allow the floor, it allows no program. Nothing else should run meanwhile.
+/// Measures the rows of the published table that take no more than a minute: `play` and the floor run in turn, under load over loopback.
+/// The floor shows the most that the machine allows any program. Nothing else should run meanwhile.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:\n  Measure this machine in a minute:\n    vllm-vcr bench\n\n  \
                        Draw lateness over streams too, and keep the figures:\n    vllm-vcr bench --svg lateness.svg --json > bench.json\n\n  \
                        Measure two rows, the best of five rounds:\n    vllm-vcr bench --only paced,one_by_one --rounds 5")]
 pub(in crate::cli) struct BenchArgs {
-    /// Measures these rows only.
+    /// Measures only these rows.
     #[arg(long, value_name = "ROW", value_delimiter = ',', value_parser = PossibleValuesParser::new(QUICK))]
     only: Vec<String>,
-    /// Measures what is about latency so many times, and keeps the best.
+    /// Measures latencies this many times and keeps the best.
     #[arg(long, value_name = "N", default_value = "1", value_parser = value_parser!(u8).range(1..=20))]
     rounds: u8,
-    /// Draws lateness over numbers of streams, beside the floor's; takes half a minute more.
+    /// Draws lateness by number of streams, beside the floor's; takes half a minute more.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Prints one JSON object instead of text.
@@ -37,7 +37,7 @@ pub(in crate::cli) use linux::{floor, run};
 
 #[cfg(not(target_os = "linux"))]
 pub(in crate::cli) fn run(_args: BenchArgs) -> Result<ExitCode, Failure> {
-    Err(Failure::environment("the benchmark needs Linux: its floor and its load client are made of epoll and timerfd"))
+    Err(Failure::environment("the benchmark needs Linux: its floor and its load client use epoll and timerfd"))
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -63,9 +63,9 @@ mod linux {
     /// Measures, and prints what was found.
     pub(in crate::cli) fn run(args: BenchArgs) -> Result<ExitCode, Failure> {
         let writable = args.svg.as_deref().map_or(Ok(()), conclude::writable);
-        writable.map_err(|failure| failure.hint("--svg takes a file in a directory that exists and may be written"))?;
+        writable.map_err(|failure| failure.hint("--svg takes a file in an existing, writable directory"))?;
         if cfg!(debug_assertions) {
-            output::warn("this program is built without optimisation: its figures mean little\n");
+            output::warn("this program was built without optimization: its figures mean little\n");
         }
         runtime::run(|shutdown| async move {
             let BenchArgs { only, rounds, svg, json } = args;

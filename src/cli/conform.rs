@@ -7,7 +7,7 @@ use http::{HeaderName, HeaderValue};
 use serde_json::json;
 
 use crate::{
-    base::one_line::one_line,
+    base::one_line::{counted, one_line},
     cli::{
         failure::{Exit, Failure},
         gateway, output, runtime,
@@ -22,7 +22,7 @@ use crate::{
 /// Check whether a server answers in the shapes of a real vLLM.
 ///
 /// Sends the requests of recorded exchanges (chats, completions, streams, errors, models, tokens) and compares status, content type, names
-/// and types of fields and the order of events, never texts or numbers. Exit code 1 where anything differs.
+/// and types of fields and the order of events, never texts or numbers. Exit code 1 if anything differs.
 #[derive(Debug, Args)]
 #[command(
     next_help_heading = "Conformance",
@@ -31,34 +31,34 @@ use crate::{
                              vllm-vcr conform --target http://localhost:8000 --json > conform.json"
 )]
 pub(in crate::cli) struct ConformArgs {
-    /// The server: http://HOST, https://HOST or h2c://HOST, with a path before /v1 where it has one.
+    /// The server: http://HOST, https://HOST or h2c://HOST, with the path before /v1 if there is one.
     #[arg(long, value_name = "URL")]
     target: UpstreamUrl,
     /// What is compared: the answers of vLLM, or what an endpoint picker reads (families of /metrics, and KV events).
     #[arg(long, value_name = "PROFILE", value_delimiter = ',', default_value = "vllm")]
     profile: Vec<ConformProfile>,
-    /// Where the server publishes KV events, such as tcp://localhost:5557; without it they are not checked.
+    /// Where the server publishes KV events, such as tcp://localhost:5557. Default: they are not checked.
     #[arg(long, value_name = "ENDPOINT")]
     kv_events: Option<String>,
-    /// Name of the model; without it the first one of /v1/models.
+    /// Name of the model. Default: the first one of /v1/models.
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// Counts fields too that are left out where null was recorded, and fields that are added.
+    /// Also counts as differences fields that are missing where null was recorded, and added fields.
     #[arg(long)]
     strict: bool,
-    /// Prints what was found as JSON.
+    /// Prints the results as JSON.
     #[arg(long)]
     json: bool,
     /// Sent as `Authorization: Bearer KEY`.
     #[arg(long, value_name = "KEY", hide_env_values = true)]
     api_key: Option<Secret>,
-    /// Sent too.
+    /// Adds a header to every request.
     #[arg(long, value_name = "NAME: VALUE", value_parser = gateway::header)]
     header: Vec<(HeaderName, HeaderValue)>,
-    /// Who signs the server's certificate, or that certificate, a PEM file; without it, the authorities that browsers trust.
+    /// CA certificate of the server, or its own certificate, a PEM file. Default: the CAs that browsers trust.
     #[arg(long, value_name = "FILE")]
     target_ca: Option<PathBuf>,
-    /// Time for a whole answer, and for a KV event.
+    /// Time limit for a whole response, and for a KV event.
     #[arg(long, value_name = "DURATION", value_parser = with_unit, default_value = "60s")]
     timeout: Duration,
 }
@@ -77,7 +77,7 @@ pub(in crate::cli) fn run(args: ConformArgs) -> Result<ExitCode, Failure> {
     runtime::run(|shutdown| async move {
         let (model, checks) = tokio::select! {
             checks = checks(&args) => checks?,
-            () = shutdown.requested() => return Err(Failure::environment("stopped before all was checked")),
+            () = shutdown.requested() => return Err(Failure::environment("stopped before everything was checked")),
         };
         let holds = checks.iter().all(|check| check.holds(args.strict));
         if args.json {
@@ -152,10 +152,11 @@ fn text(checks: &[ConformCheck], is_strict: bool) -> String {
     }
     let good = checks.iter().filter(|check| check.holds(is_strict)).count();
     let verdict = if good == checks.len() { "conforms" } else { "differs" };
-    text.push_str(&format!("\n{verdict}: {good} of {} checks hold", checks.len()));
+    text.push_str(&format!("\n{verdict}: {good} of {} passed", counted(checks.len(), "check")));
     if noted > 0 && !is_strict {
         text.push_str(&format!(
-            "; {noted} fields are left out where null was recorded, or added (--strict shows and counts them)"
+            "; {} missing where null was recorded, or added (--strict shows and counts them)",
+            counted(noted, "field")
         ));
     }
     text.push('\n');

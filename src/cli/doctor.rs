@@ -48,8 +48,8 @@ const SLOW_LOOPBACK: f64 = 0.5;
 
 /// Check this machine, a tokenizer and an engine, and advise what to do.
 ///
-/// Measures for a few seconds how late the timer is and what a request over loopback costs. Each line is ok, warn or fail; exit code 1 where
-/// anything fails.
+/// Measures for a few seconds how late the timer is and how long a request over loopback takes. Each line is ok, warn or fail; exit code 1
+/// if anything fails.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:\n  Check this machine:\n    vllm-vcr doctor\n\n  \
                        Check the engine that is to be recorded, and the tokenizer for its trace:\n    \
@@ -57,14 +57,13 @@ const SLOW_LOOPBACK: f64 = 0.5;
                        Let a script see what is wrong:\n    \
                        vllm-vcr doctor --json | jq '.checks[] | select(.state != \"ok\")'")]
 pub(in crate::cli) struct DoctorArgs {
-    /// A tokenizer, as `play --tokenizer` takes it: a directory, a tokenizer.json or a Hub id. With --upstream it is compared with the
-    /// engine's.
+    /// A tokenizer, as in `play --tokenizer`: a directory, a tokenizer.json or a Hub id. With --upstream it is compared with the engine's.
     #[arg(long, value_name = "SPEC")]
     tokenizer: Option<String>,
-    /// An engine, such as http://localhost:8000: whether it is there, its version, models and settings.
+    /// An engine, such as http://localhost:8000: whether it can be reached, its version, models and settings.
     #[arg(long, value_name = "URL")]
     upstream: Option<UpstreamUrl>,
-    /// Who signs the engine's certificate, or the certificate itself, a PEM file.
+    /// CA certificate of the engine, or its own certificate, a PEM file.
     #[arg(long, value_name = "FILE", requires = "upstream")]
     upstream_ca: Option<PathBuf>,
     /// Prints one JSON object instead of text.
@@ -151,7 +150,7 @@ async fn check(args: &DoctorArgs) -> Result<Vec<CheckLine>, Failure> {
 fn cores() -> CheckLine {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let line = CheckLine::ok("cores", cores.to_string()).with(json!({"cores": cores}));
-    let advice = "server and client take turns on it: run them on two machines, or expect latencies of milliseconds";
+    let advice = "server and client share it: run them on two machines, or expect latencies of milliseconds";
     if cores < 2 { line.but(CheckState::Warn, advice) } else { line }
 }
 
@@ -169,10 +168,10 @@ fn descriptors(limit: Option<u64>) -> CheckLine {
 
 async fn timer() -> Result<CheckLine, Failure> {
     let late = tokio::spawn(machine::timer_lateness(1000)).await.map_err(Failure::environment)?;
-    let Some(late) = late.summary() else { return Err(Failure::environment("the timer never woke anything")) };
+    let Some(late) = late.summary() else { return Err(Failure::environment("the timer never fired")) };
     let found = format!("late by {:.3} ms, p99 {:.3} ms", late.p50, late.p99);
     let line = CheckLine::ok("timer", found).with(json!({"late_ms": late}));
-    let advice = "something else has the cores, or they sleep deeply: stop it, set the performance governor, take a machine of your own";
+    let advice = "other programs use the cores, or the cores sleep deeply: stop them, set the performance governor, or use a dedicated machine";
     Ok(match late.p99 {
         p99 if p99 > BAD_TIMER => line.but(CheckState::Fail, advice),
         p99 if p99 > ROUGH_TIMER => line.but(CheckState::Warn, advice),
@@ -194,7 +193,7 @@ async fn loopback(reach: &UpstreamOptions) -> Result<CheckLine, Failure> {
     let spent =
         processor_time(ClockId::ProcessCPUTime).saturating_sub(before).as_secs_f64() * 1e6 / f64::from(REQUESTS);
     server.end().await;
-    let advice = "a firewall or a proxy looks into loopback, or something else has the cores";
+    let advice = "a firewall or proxy inspects loopback, or other programs use the cores";
     Ok(match took.map(|took| took.summary()) {
         Ok(Some(took)) => {
             let found = format!(
@@ -228,7 +227,7 @@ async fn tokenizer(spec: Option<String>) -> Result<(CheckLine, Option<Tokenizer>
             (CheckLine::ok("tokenizer", one_line(&found)), Some(tokenizer).filter(|_| is_given))
         }
         Err(failure) => {
-            let advice = "--tokenizer takes a folder with tokenizer.json, or a Hub id (HF_TOKEN for one that is gated, HTTPS_PROXY behind a proxy)";
+            let advice = "--tokenizer takes a folder with tokenizer.json, or a Hub id (HF_TOKEN for a gated one, HTTPS_PROXY behind a proxy)";
             (CheckLine::ok("tokenizer", reason(&failure)).but(CheckState::Fail, advice), None)
         }
     })
@@ -245,22 +244,22 @@ fn reason(failure: &Failure) -> String {
 async fn upstream(url: &UpstreamUrl, reach: &UpstreamOptions) -> CheckLine {
     let line = |found: String| CheckLine::ok("upstream", one_line(&found));
     let Ok(answered) = timeout(PATIENCE, tap::engine_meta(url, reach)).await else {
-        return line(format!("{url} takes connections, and does not answer within {} s", PATIENCE.as_secs()))
+        return line(format!("{url} accepts connections, but does not respond within {} s", PATIENCE.as_secs()))
             .but(CheckState::Fail, "wait until the engine has loaded its model, or restart it");
     };
     match answered {
         Err(error) => CheckLine::ok("upstream", reason(&Failure::environment(error)))
-            .but(CheckState::Fail, "start the engine, or mend --upstream: its scheme, host and port"),
+            .but(CheckState::Fail, "start the engine, or correct the scheme, host or port of --upstream"),
         Ok(None) => {
-            let other = "another server than vLLM can be recorded too, with token ids only where it sends them";
-            let line = line(format!("{url} answers, but has no /version as vLLM does"));
+            let other = "other servers than vLLM can be recorded too, with token ids only if they send them";
+            let line = line(format!("{url} responds, but has no /version as vLLM does"));
             line.but(CheckState::Warn, api_path_advice(url).unwrap_or(other))
         }
         Ok(Some(meta)) => {
             let line = line(format!("{url}: {}", settings(&meta))).with(json!({
                 "vllm_version": meta.vllm_version, "model": meta.model, "settings": meta.extra.get("upstream"),
             }));
-            let advice = "its models are hidden, likely by an API key: tap passes clients' keys on, and names no model in the trace";
+            let advice = "its models are hidden, probably by an API key: tap forwards the keys of clients, and the trace names no model";
             if meta.model.is_none() { line.but(CheckState::Warn, advice) } else { line }
         }
     }
@@ -289,10 +288,10 @@ async fn same_tokenizer(
     let own = tokenizer_name(&tokenizer.encode(PROBE, SpecialTokens::Skip)?);
     let Some(theirs) = ServerEnvironment::at(url, reach).await.tokenizer else { return Ok(None) };
     let line = |found: &str| CheckLine::ok("same tokenizer", found.to_owned());
-    let advice = "prompts would be hashed and texts made with wrong tokens: name the tokenizer of the engine's model";
+    let advice = "prompts would be hashed and texts decoded with wrong tokens: use the tokenizer of the engine's model";
     Ok(Some(match own == theirs {
-        true => line("the engine cuts a difficult text into the same tokens"),
-        false => line("the engine cuts a difficult text into other tokens").but(CheckState::Fail, advice),
+        true => line("the engine tokenizes a difficult text in the same way"),
+        false => line("the engine tokenizes a difficult text differently").but(CheckState::Fail, advice),
     }))
 }
 

@@ -11,7 +11,7 @@ use http::{HeaderName, HeaderValue};
 use serde_json::json;
 
 use crate::{
-    base::one_line::one_line,
+    base::one_line::{counted, one_line},
     cli::{
         escape,
         failure::{Exit, Failure},
@@ -30,9 +30,9 @@ use crate::{
 
 /// Check whether a live server still answers as your cassettes have it.
 ///
-/// Sends the recorded requests again, one after the other, and compares the answers: their shape, tool calls, finish reasons and the
-/// prompt's tokens; texts count with --text only. What is not sent is listed with the reason. Exit code 1 where an answer has drifted, 4
-/// where one could not be had.
+/// Sends the recorded requests again, one after the other, and compares the responses: structure, tool calls, finish reasons and prompt
+/// tokens; texts only with --text. Requests that are not sent are listed with the reason. Exit code 1 if a response has drifted, 4 if one
+/// could not be obtained.
 #[derive(Debug, Args)]
 #[command(
     next_help_heading = "Drift",
@@ -44,47 +44,47 @@ pub(in crate::cli) struct DriftArgs {
     /// Cassettes, or folders of them.
     #[arg(value_name = "CASSETTE", required = true)]
     paths: Vec<PathBuf>,
-    /// The server: http://HOST, https://HOST or h2c://HOST, with a path before /v1 where it has one.
+    /// The server: http://HOST, https://HOST or h2c://HOST, with the path before /v1 if there is one.
     #[arg(long, value_name = "URL")]
     live: UpstreamUrl,
-    /// Counts and shows other texts, numbers and arguments too.
+    /// Also compares texts, numbers and arguments.
     #[arg(long)]
     text: bool,
-    /// Sends what was recorded from the upstream of this name, in place of what names none.
+    /// Sends the records of this named upstream, instead of those without a name.
     #[arg(long, value_name = "NAME")]
     upstream: Option<String>,
-    /// Sent as `Authorization: Bearer KEY`: cassettes hold no keys. Other users can read arguments: prefer VLLM_VCR_API_KEY.
+    /// Sent as `Authorization: Bearer KEY`: cassettes hold no keys. Other users can see arguments: prefer VLLM_VCR_API_KEY.
     #[arg(long, value_name = "KEY", hide_env_values = true)]
     api_key: Option<Secret>,
-    /// Sent too.
+    /// Adds a header to every request.
     #[arg(long, value_name = "NAME: VALUE", value_parser = gateway::header)]
     header: Vec<(HeaderName, HeaderValue)>,
-    /// Values of placeholders in requests, a line for each: email:1 = jane@example.org. Requests with others are not sent.
+    /// Values of placeholders in requests, one per line: email:1 = jane@example.org. Requests with other placeholders are not sent.
     #[arg(long, value_name = "FILE")]
     secrets: Option<PathBuf>,
-    /// Who signs the server's certificate, or that certificate, a PEM file; without it, the authorities that browsers trust.
+    /// CA certificate of the server, or its own certificate, a PEM file. Default: the CAs that browsers trust.
     #[arg(long, value_name = "FILE")]
     live_ca: Option<PathBuf>,
-    /// Time for a whole answer.
+    /// Time limit for a whole response.
     #[arg(long, value_name = "DURATION", value_parser = with_unit, default_value = "120s")]
     timeout: Duration,
-    /// Requests at a time. Where the server has no room (429, 503), each is tried four times, after the pause that it asks for.
+    /// Requests at once. If the server is busy (429, 503), each is tried four times, after the pause that it asks for.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=256))]
     concurrency: u16,
     /// Prints one JSON object instead of text.
     #[arg(long)]
     json: bool,
-    /// Writes what was found in Markdown too, such as for an issue.
+    /// Writes the results also in Markdown, for an issue for instance.
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// Writes what was found as JUnit's XML too, a case for each record that was sent.
+    /// Writes the results also as JUnit XML, one case for each record that was sent.
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
 }
 
 /// Sends the requests and prints what was found.
 pub(in crate::cli) fn run(args: DriftArgs) -> Result<ExitCode, Failure> {
-    let paths = files(&args.paths, &|_| "name cassettes, or the folder that they are in".to_owned())?;
+    let paths = files(&args.paths, &|_| "name cassettes, or a folder of cassettes".to_owned())?;
     once(&paths)?;
     let cassettes = paths.iter().map(|path| cassette::load(path)).collect::<Result<Vec<Cassette>, _>>()?;
     if let Some(path) = [&args.markdown, &args.junit].into_iter().flatten().find(|path| is_one_of(path, &paths)) {
@@ -93,7 +93,7 @@ pub(in crate::cli) fn run(args: DriftArgs) -> Result<ExitCode, Failure> {
     runtime::run(|shutdown| async move {
         let drift = tokio::select! {
             found = found(&args, &cassettes) => found?,
-            () = shutdown.requested() => return Err(Failure::environment("stopped before all was compared")),
+            () = shutdown.requested() => return Err(Failure::environment("stopped before everything was compared")),
         };
         for (path, text) in [(&args.markdown, drift.markdown()), (&args.junit, drift.junit())] {
             path.as_ref().map_or(Ok(()), |path| output::save(path, &text))?;
@@ -175,12 +175,12 @@ impl FoundDrift {
         let verdict = match (self.drifted, self.same, self.failed) {
             (0, 0, _) => "nothing was compared",
             (0, _, 0) => "no drift",
-            (0, ..) => "no drift as far as answers came",
+            (0, ..) => "no drift in the responses received",
             _ => "drift",
         };
         let mut text = format!("{verdict}: {} of {} answers differ", self.drifted, self.drifted + self.same);
         if self.other_texts > 0 && !self.counts_text {
-            text.push_str(&format!("; {} have other texts (--text shows and counts them)", self.other_texts));
+            text.push_str(&format!("; {} with other texts (--text shows and counts them)", self.other_texts));
         }
         let more = [(self.failed, "could not be compared"), (self.not_sent, "not sent")];
         more.iter()
@@ -241,9 +241,11 @@ impl FoundDrift {
     /// The exit code: 1 for drift; an error where that is not known.
     fn exit(&self) -> Result<ExitCode, Failure> {
         match (self.drifted, self.same, self.failed) {
-            (0, 0, 0) => Err(Failure::input("no record of these cassettes can be sent again, for the reasons above")),
+            (0, 0, 0) => Err(Failure::input("no record of these cassettes can be sent again; the reasons are above")),
             (0, _, 0) => Ok(ExitCode::SUCCESS),
-            (0, _, failed) => Err(Failure::environment(format!("{failed} requests got no answer to compare"))),
+            (0, _, failed) => {
+                Err(Failure::environment(format!("{} without a response to compare", counted(failed, "request"))))
+            }
             _ => Ok(Exit::No.into()),
         }
     }

@@ -1,6 +1,6 @@
 //! Failures of the program: an exit code, a chain of causes, a hint.
 
-use std::{error::Error, process::ExitCode};
+use std::{error::Error, io, process::ExitCode};
 
 use crate::{
     base::one_line::clipped,
@@ -17,7 +17,7 @@ const MOST_SHOWN: usize = 2000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// The answer to the question is no.
+    /// The check failed.
     No = 1,
     /// The command line, an environment variable or the configuration file is wrong.
     Usage = 2,
@@ -53,7 +53,13 @@ impl Failure {
 
     /// Input data is missing or broken.
     pub(super) fn input(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self::new(Exit::BadInput, error)
+        let error = error.into();
+        let mut causes = std::iter::successors(Some(&*error as &(dyn Error + 'static)), |cause| (*cause).source());
+        // The URL of an object is a mistake of usage where the program was built without object storage.
+        let is_unsupported = causes.any(|cause| {
+            cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::Unsupported)
+        });
+        Self::new(if is_unsupported { Exit::Usage } else { Exit::BadInput }, error)
     }
 
     /// The environment does not allow it.
@@ -132,8 +138,6 @@ impl From<PromptError> for Failure {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
 
     #[test]

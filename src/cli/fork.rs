@@ -12,6 +12,7 @@ use clap::{Args, FromArgMatches, builder::NonEmptyStringValueParser};
 use serde_json::{Value, json};
 
 use crate::{
+    base::one_line::counted,
     cli::{
         cassette::{
             ExistingCassette,
@@ -46,9 +47,9 @@ use crate::{
 
 /// Play the start of a cassette, go on live from a request, and show what differs.
 ///
-/// The first N-1 recorded requests of each session are answered from the cassette, all others by the server, with another model if one is
-/// named. What was played and what came live is recorded in a new cassette. Exit code 1 where a request before the fork was not recorded,
-/// or none came after it; 4 where an answer of the server could not be recorded; else the command's.
+/// The first N-1 recorded requests of each session are answered from the cassette, all others by the server, with another model if --model
+/// names one. Both are recorded in a new cassette. Exit code 1 if a request before the fork was not recorded or no request came after it; 4
+/// if a response of the server could not be recorded; else the command's.
 #[derive(Debug, Args)]
 #[command(
     next_help_heading = "Fork",
@@ -60,40 +61,40 @@ pub(in crate::cli) struct ForkArgs {
     /// The cassette.
     #[arg(value_name = "CASSETTE")]
     cassette: PathBuf,
-    /// The first recorded request that goes live, from 1: those before it are played.
+    /// The first recorded request that goes live, counted from 1; those before it are played.
     #[arg(long, value_name = "N")]
     at: NonZeroUsize,
-    /// The model that live requests ask for, in place of the client's.
+    /// The model of live requests, in place of the client's.
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     model: Option<String>,
-    /// The server: http://HOST, https://HOST or h2c://HOST, with a path before /v1 where it has one.
+    /// The server: http://HOST, https://HOST or h2c://HOST, with the path before /v1 if there is one.
     #[arg(long, value_name = "URL")]
     target: UpstreamUrl,
-    /// The new cassette; without it CASSETTE.fork.yaml beside the old one.
+    /// The new cassette. Default: CASSETTE.fork.yaml beside the old one.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Replaces the new cassette if it exists.
     #[arg(long)]
     overwrite: bool,
-    /// How a request finds its record before the fork, as play --match has it.
+    /// How a request finds its record before the fork, as in play --match.
     #[arg(long = "match", value_name = "WAYS", value_delimiter = ',', value_parser = WayParser)]
     matching: Vec<Way>,
-    /// Where to listen; port 0 takes a free one. Without it 127.0.0.1:8001, and a free port for a command.
+    /// The address to listen on, by default 127.0.0.1:8001; port 0 takes a free one, which is the default for a command.
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
     listen: Option<String>,
-    /// Who signs the server's certificate, or that certificate, a PEM file; without it, the authorities that browsers trust.
+    /// CA certificate of the server, or its own certificate, a PEM file. Default: the CAs that browsers trust.
     #[arg(long, value_name = "FILE")]
     upstream_ca: Option<PathBuf>,
-    /// Values of placeholders in what is played, a line for each: email:1 = jane@example.org.
+    /// Values of placeholders in what is played, one per line: email:1 = jane@example.org.
     #[arg(long, value_name = "FILE")]
     secrets: Option<PathBuf>,
-    /// Plays a cassette that holds secrets.
+    /// Plays a cassette even if it holds secrets.
     #[arg(long)]
     allow_secrets: bool,
-    /// Where the times of what is recorded are kept.
+    /// Where recorded times are kept.
     #[arg(long, value_name = "WHERE", value_parser = one_of::<Times>())]
     timing: Option<Times>,
-    /// What callers of /vcr/... have to send, as `Authorization: Bearer TOKEN`.
+    /// The token that callers of /vcr/... must send, as `Authorization: Bearer TOKEN`.
     #[arg(long, value_name = "TOKEN", hide_default_value = true)]
     admin_token: Option<Secret>,
     /// Prints one JSON object instead of text.
@@ -101,7 +102,7 @@ pub(in crate::cli) struct ForkArgs {
     json: bool,
     #[command(flatten)]
     redaction: RedactionArgs,
-    /// Runs a command with OPENAI_BASE_URL and the like set to this server; what it prints goes to stderr.
+    /// Runs a command with OPENAI_BASE_URL and the like set to this server; its output goes to stderr.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -119,15 +120,15 @@ pub(in crate::cli) fn run(args: &ForkArgs) -> Result<ExitCode, Failure> {
 fn forkable(path: &Path) -> Result<(), Failure> {
     let name = path.display();
     if path.is_dir() {
-        return Err(Failure::usage(format!("{name} is a folder: a fork has one cassette")).hint("name a file in it"));
+        return Err(Failure::usage(format!("{name} is a folder: fork takes one cassette")).hint("name a file in it"));
     }
     for record in &cassette::load(path)?.records {
         let why = match record {
-            _ if record.is_fixture => "is written by hand (`match`)",
+            _ if record.is_fixture => "is hand-written (`match`)",
             _ if McpRecord::read(record).is_some() => "is a message to an MCP server",
             _ => continue,
         };
-        return Err(Failure::input(format!("{name}:{}: this record {why}, which fork does not play", record.line))
+        return Err(Failure::input(format!("{name}:{}: this record {why}, which fork cannot play", record.line))
             .hint("fork a cassette without it, or choose what goes live by kind: vllm-vcr play --live llm"));
     }
     Ok(())
@@ -151,7 +152,7 @@ fn tap_of(args: &ForkArgs) -> Result<TapArgs, Failure> {
     let tap = tap.and_then(|matches| TapArgs::from_arg_matches(&matches));
     let mut tap = tap.map_err(|error| Failure::usage(format!("--target {target}: {error}")))?;
     if tap.upstream.iter().any(|upstream| matches!(upstream, TapUpstream::FrontEnd(_))) {
-        return Err(Failure::usage(format!("--target {target}: a fork asks a server of HTTP, not {SCHEME}")));
+        return Err(Failure::usage(format!("--target {target}: fork needs an HTTP server, not {SCHEME}")));
     }
     tap.trace_out.clone_from(&args.cassette);
     tap.listen.clone_from(&args.listen);
@@ -187,9 +188,10 @@ fn conclude(
         output::print(&diff.text(&found))?;
     }
     if live == 0 {
-        output::warn(&format!("error: no request came to --at {}: nothing went to {}\n", args.at, args.target));
+        output::warn(&format!("error: no request reached --at {}: nothing was sent to {}\n", args.at, args.target));
     } else if lost > 0 {
-        output::warn(&format!("error: {lost} answers of {} are not in {}\n", args.target, out.display()));
+        let lost = counted(lost, "response");
+        output::warn(&format!("error: {lost} of {} not recorded in {}\n", args.target, out.display()));
     }
     Ok(match (code.unwrap_or(0), end) {
         (0, PlayerEnd::Well) if live == 0 => Exit::No.into(),

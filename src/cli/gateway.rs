@@ -29,37 +29,39 @@ pub(in crate::cli) struct GatewayArgs {
     /// The gateway: http://HOST, https://HOST or h2c://HOST, with a path before /v1 where it has one.
     #[arg(long, value_name = "URL")]
     pub(in crate::cli) via: UpstreamUrl,
-    /// Where the known streams are served: what the gateway has as its upstream.
+    /// Where the known streams are served; the gateway needs this address as its upstream.
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, conflicts_with = "upstream_port")]
     pub(in crate::cli) listen: Option<String>,
-    /// The port on 127.0.0.1 where they are served, if --listen names no other place.
+    /// The port on 127.0.0.1 where the known streams are served, without --listen.
     #[arg(long, value_name = "PORT", default_value = "8400")]
     pub(in crate::cli) upstream_port: u16,
     /// Sent to the gateway as `Authorization: Bearer KEY`.
     #[arg(long, value_name = "KEY", hide_env_values = true)]
     pub(in crate::cli) api_key: Option<Secret>,
-    /// Sent to the gateway too.
+    /// Adds a header to every request to the gateway.
     #[arg(long, value_name = "NAME: VALUE", value_parser = header)]
     pub(in crate::cli) header: Vec<(HeaderName, HeaderValue)>,
-    /// Who signs the certificate of the gateway, or that certificate, a PEM file; without it, the authorities that browsers trust.
+    /// CA certificate of the gateway, or its own certificate, a PEM file. Default: the CAs that browsers trust.
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) via_ca: Option<PathBuf>,
     /// Name of the model at the gateway.
     #[arg(long, value_name = "NAME", default_value = "prove")]
     pub(in crate::cli) model: String,
-    /// Time without a byte after which a stream that is not to stall has failed.
+    /// Time without a byte after which a stream has failed, unless it is meant to stall.
     #[arg(long, value_name = "DURATION", value_parser = with_unit, default_value = "20s")]
     pub(in crate::cli) timeout: Duration,
-    /// Time in which the gateway has to answer a first request.
+    /// Time limit for the gateway to answer a first request.
     #[arg(long, value_name = "DURATION", value_parser = with_unit, default_value = "20s")]
     pub(in crate::cli) wait: Duration,
 }
 
 pub(in crate::cli) fn header(typed: &str) -> Result<(HeaderName, HeaderValue), String> {
     let (name, value) = typed.split_once(':').ok_or("write it as NAME: VALUE")?;
-    let name = name.trim().parse().map_err(|_| format!("`{name}` is no name of a header"))?;
-    let value =
-        value.trim().parse().map_err(|_| format!("the value of {name} has characters that no header may have"))?;
+    let name = name.trim().parse().map_err(|_| format!("`{name}` is not a header name"))?;
+    let value = value
+        .trim()
+        .parse()
+        .map_err(|_| format!("the value of {name} has characters that are not allowed in a header"))?;
     Ok((name, value))
 }
 
@@ -67,8 +69,9 @@ pub(in crate::cli) fn header(typed: &str) -> Result<(HeaderName, HeaderValue), S
 pub(in crate::cli) fn headers(typed: &[(HeaderName, HeaderValue)], key: Option<&Secret>) -> Result<HeaderMap, Failure> {
     let mut headers: HeaderMap = typed.iter().cloned().collect();
     if let Some(Secret(key)) = key {
-        let wrong =
-            |_| Failure::usage("--api-key: the key has characters that no header may have, such as a line break");
+        let wrong = |_| {
+            Failure::usage("--api-key: the key has characters that are not allowed in a header, such as a line break")
+        };
         let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(wrong)?;
         value.set_sensitive(true);
         headers.insert(header::AUTHORIZATION, value);

@@ -14,7 +14,7 @@ use crate::{
     net::upstream::{Upstream, UpstreamOptions, UpstreamUrl},
 };
 
-/// Ask a server's /health once: 0 where it is well, 1 where it reports that it is not, 4 where it does not answer.
+/// Request a server's /health once: exit code 0 if it is healthy, 1 if it is not, 4 if it does not respond.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:\n  vllm-vcr health\n  vllm-vcr health http://127.0.0.1:8001 --timeout 1s\n  \
                              vllm-vcr health unix:/run/vllm.sock")]
@@ -22,7 +22,7 @@ pub(in crate::cli) struct HealthArgs {
     /// The server: http://HOST:PORT, https://HOST:PORT or unix:SOCKET.
     #[arg(value_name = "URL", default_value = "http://127.0.0.1:8000")]
     url: UpstreamUrl,
-    /// Time for connection and answer together.
+    /// Time limit for the connection and the response together.
     #[arg(long, value_name = "DURATION", value_parser = with_unit, default_value = "3s")]
     timeout: Duration,
 }

@@ -1,6 +1,6 @@
 //! Faults that a server let happen on purpose, for people: of one that was scraped, and of this one at its end.
 
-use crate::drive::scrape::HitFaults;
+use crate::{base::one_line::counted, drive::scrape::HitFaults};
 
 /// Maximum number of faults that are shown.
 const MOST_SHOWN: usize = 20;
@@ -11,10 +11,10 @@ pub(in crate::cli) fn lines(faults: &HitFaults) -> Vec<String> {
         HitFaults::Hits(hits) if hits.is_empty() => Vec::new(),
         HitFaults::Hits(hits) => {
             let shown = hits.iter().take(MOST_SHOWN).map(|line| format!("  --fault '{line}'"));
-            let first = format!("{} faults happened; each line repeats one of them:", hits.len());
+            let first = format!("{} happened; each of these flags repeats one:", counted(hits.len(), "fault"));
             let more = hits.len().checked_sub(MOST_SHOWN).filter(|more| *more > 0);
             [first].into_iter().chain(shown).chain(more.map(|more| format!("  and {more} more"))).collect()
         }
-        HitFaults::Unknown(why) => vec![format!("faults are not known: {why}")],
+        HitFaults::Unknown(why) => vec![format!("faults unknown: {why}")],
     }
 }

@@ -3,6 +3,7 @@
 use std::{fmt::Write, sync::Arc, time::Duration};
 
 use crate::{
+    base::one_line::counted,
     cli::progress::ProgressLine,
     recording::trace::{LoadCounts, LoadProgress},
 };
@@ -17,7 +18,7 @@ pub(in crate::cli) fn watched<T>(progress: &Arc<LoadProgress>, load: impl FnOnce
 /// Formats the progress after this time, shorter than any terminal is wide.
 fn line(loaded: &LoadCounts, elapsed: Duration) -> String {
     let rate = loaded.json as f64 / 1e6 / elapsed.as_secs_f64();
-    let mut text = format!("loading: {} records, {rate:.0} MB/s", loaded.records);
+    let mut text = format!("loading: {}, {rate:.0} MB/s", counted(loaded.records, "record"));
     if let Some(size) = loaded.size.filter(|_| loaded.read > 0) {
         let part = (loaded.read as f64 / size as f64).min(1.0);
         let left = elapsed.as_secs_f64() * (1.0 - part) / part;

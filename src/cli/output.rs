@@ -12,7 +12,10 @@ use std::{
 
 use serde::Serialize;
 
-use crate::cli::{build, escape, failure::Failure};
+use crate::{
+    base::one_line::counted,
+    cli::{build, escape, failure::Failure},
+};
 
 const ERASE_LINE: &str = "\r\x1b[2K";
 
@@ -85,9 +88,10 @@ pub(in crate::cli) fn summary(text: &str) {
     warn(if IS_QUIET.load(Relaxed) { below } else { text });
 }
 
-/// Formats a line for each count that is not zero.
-pub(in crate::cli) fn counts(counts: &[(u64, &str)]) -> String {
-    counts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("  {count} {what}\n")).collect()
+/// Formats a line for each count that is not zero: its noun, and what is said of it.
+pub(in crate::cli) fn counts(counts: &[(u64, &str, &str)]) -> String {
+    let some = counts.iter().filter(|(count, ..)| *count > 0);
+    some.map(|(count, noun, what)| format!("  {} {what}\n", counted(*count, noun))).collect()
 }
 
 /// Prints on stderr what is wrong; a closed stderr is no failure.

@@ -8,7 +8,7 @@ use std::{
 use clap::Args;
 
 use crate::{
-    base::one_line::one_line,
+    base::one_line::{counted, one_line},
     cli::{
         failure::{Exit, Failure},
         gateway::GatewayArgs,
@@ -26,11 +26,11 @@ use crate::{
     recording::cassette,
 };
 
-/// Prove that a gateway passes streams on as they are, however they are cut.
+/// Prove that a gateway passes streams on unchanged, however they are cut.
 ///
-/// Serves known streams behind the gateway, asks for them through it, and compares: each stream is cut, merged and edited in ways that no
-/// client must notice, many are sent at once, and some fail. What goes wrong is made small and printed as a script. Exit code 1 where
-/// anything did.
+/// Serves known streams behind the gateway, requests them through it, and compares: each stream is cut, merged and edited in ways that no
+/// client must notice, many are sent at once, and some fail. Failures are reduced to small cases and printed as scripts. Exit code 1 if
+/// there are any.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:\n  vllm-vcr prove --via http://localhost:4000\n  \
                              vllm-vcr prove --via http://localhost:4000 --cases 5000 --scripts failures/\n  \
@@ -38,32 +38,32 @@ use crate::{
 pub(in crate::cli) struct ProveArgs {
     #[command(flatten)]
     gateway: GatewayArgs,
-    /// Streams of these cassettes, beside the scenarios.
+    /// Also serves the streams of these cassettes.
     #[arg(long, help_heading = "Streams", value_name = "FILE")]
     cassette: Vec<PathBuf>,
-    /// Streams of this trace, in place of the built-in one.
+    /// Serves the streams of this trace, in place of the built-in one.
     #[arg(long, help_heading = "Streams", value_name = "FILE")]
     replay_tokens: Vec<PathBuf>,
     /// Tokenizer of the trace: a directory, a tokenizer.json or a Hub id.
     #[arg(long, help_heading = "Streams", value_name = "DIR", requires = "replay_tokens")]
     tokenizer: Option<String>,
-    /// Proves these only.
+    /// Runs only these checks.
     #[arg(long, help_heading = "Cases", value_name = "CHECK", value_delimiter = ',', value_parser = one_of::<ProveCheck>())]
     only: Vec<ProveCheck>,
-    /// What of a stream is compared.
+    /// What is compared of a stream.
     #[arg(long, help_heading = "Comparison", value_name = "WHAT", default_value = "events", value_parser = one_of::<CompareBy>())]
     compare: CompareBy,
     /// Fields of events that may differ, such as id,created,model.
     #[arg(long, help_heading = "Comparison", value_name = "FIELD", value_delimiter = ',')]
     ignore: Vec<String>,
-    /// Prices by model, a JSON file in LiteLLM's words: {"MODEL": {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}}.
-    /// Without it each token costs 1.
+    /// Prices by model, a JSON file in the format of LiteLLM: {"MODEL": {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}}.
+    /// Default: 1 for each token.
     #[arg(long, help_heading = "Comparison", value_name = "FILE")]
     prices: Option<PathBuf>,
-    /// Random cuts beside those that are always tried.
+    /// Number of random cuts, beside the fixed ones.
     #[arg(long, help_heading = "Cases", value_name = "N", default_value = "500")]
     cases: usize,
-    /// Goes on with random cuts for so long.
+    /// Tries further random cuts for this long.
     #[arg(long, help_heading = "Cases", value_name = "DURATION", value_parser = with_unit)]
     duration: Option<Duration>,
     /// Seed of random cuts.
@@ -81,13 +81,13 @@ pub(in crate::cli) struct ProveArgs {
     /// Time without a byte after which a stream that stalls is given up.
     #[arg(long, help_heading = "Cases", value_name = "DURATION", value_parser = with_unit, default_value = "2s")]
     stall: Duration,
-    /// Most failures that are made small.
+    /// Maximum number of failures that are reduced to small cases.
     #[arg(long, help_heading = "Cases", value_name = "N", default_value = "20")]
     shrink: usize,
-    /// Writes the script of each failure into this folder, instead of printing it.
+    /// Writes the script of each failure into this folder instead of printing it.
     #[arg(long, help_heading = "Output", value_name = "DIR")]
     scripts: Option<PathBuf>,
-    /// Writes the checks and failures as JUnit's XML.
+    /// Writes the checks and failures as JUnit XML.
     #[arg(long, help_heading = "Output", value_name = "FILE")]
     junit: Option<PathBuf>,
     /// Prints one JSON object instead of text.
@@ -106,7 +106,7 @@ pub(in crate::cli) fn run(args: ProveArgs) -> Result<ExitCode, Failure> {
         let mut prover = prover(&args).await?;
         let address = prover.behind.address;
         output::note(&format!(
-            "{} streams on http://{address} for model {}: this address has to be the upstream of {}\n",
+            "{} streams on http://{address} for model {}: set this address as the upstream of {}\n",
             prover.streams.len(),
             args.gateway.model,
             args.gateway.via
@@ -210,7 +210,7 @@ fn script_name(number: usize) -> String {
 fn title(failure: &ProvenFailure) -> String {
     let faults = if failure.faults.is_empty() { "as it is".to_owned() } else { failure.faults.join(" | ") };
     let streams = if failure.streams > 1 { format!("{} streams at once, ", failure.streams) } else { String::new() };
-    let writes = if failure.writes == 1 { "1 write".to_owned() } else { format!("{} writes", failure.writes) };
+    let writes = counted(failure.writes, "write");
     format!(
         "{}: {} {}, {streams}{writes}: {faults}",
         failure.check.name(),
@@ -240,7 +240,7 @@ fn text(args: &ProveArgs, proof: &Proof) -> String {
         lines.push(format!("failed streams that were cut off without an error or an end: {}", proof.silent_cuts));
     }
     for (number, failure) in proof.failures.iter().enumerate() {
-        lines.push(format!("\n{}. {} ({} cases)", number + 1, one_line(&title(failure)), failure.cases));
+        lines.push(format!("\n{}. {} ({})", number + 1, one_line(&title(failure)), counted(failure.cases, "case")));
         lines.push(format!("   {}", one_line(&failure.what)));
         match &args.scripts {
             _ if failure.script.is_empty() => {}
@@ -249,7 +249,7 @@ fn text(args: &ProveArgs, proof: &Proof) -> String {
         }
     }
     if proof.more_failures > 0 {
-        lines.push(format!("\n{} other sorts of failures were not made small (--shrink)", proof.more_failures));
+        lines.push(format!("\nfurther kinds of failures, not reduced (--shrink): {}", proof.more_failures));
     }
     lines.push(if proof.holds() { "proven".to_owned() } else { "not proven".to_owned() });
     lines.join("\n") + "\n"

@@ -38,7 +38,7 @@ impl RedactWhat {
                 _ => {
                     let shapes: Vec<&str> = shapes().filter(|it| it.is_personal).map(|it| it.kind).collect();
                     let message = format!(
-                        "--redact `{typed}` is none of off, secrets, all, {}, and names no place in a body, such as $.metadata.email",
+                        "--redact `{typed}` is not one of off, secrets, all, {}, or a place in a body such as $.metadata.email",
                         shapes.join(", ")
                     );
                     return Err(Failure::usage(message));
@@ -124,18 +124,18 @@ pub(in crate::cli) fn supplied(file: Option<&Path>, args: &RedactionArgs) -> Res
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Redaction")]
 pub(in crate::cli) struct RedactionArgs {
-    /// Redacts values under this name, in JSON and headers; /REGEX/ is tried on names as they are spelled.
+    /// Redacts values under this name, in JSON and headers; /REGEX/ is matched against names as written.
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) redact_key: Vec<String>,
-    /// Redacts what matches, or the first group of it.
+    /// Redacts matches of this pattern, or of its first group.
     #[arg(long, value_name = "NAME=REGEX")]
     pub(in crate::cli) redact_pattern: Vec<String>,
-    /// Redacts this environment variable's value wherever it stands.
+    /// Redacts this environment variable's value wherever it occurs.
     #[arg(long, value_name = "VARIABLE")]
     pub(in crate::cli) redact_env: Vec<String>,
-    /// What is redacted: secrets (keys, tokens, passwords, numbers of cards and accounts), all (personal data too), or off (only what
-    /// other flags name). Beside secrets a shape of personal data (email, phone, ssn), and what stands at a place in JSON, such as
-    /// $.metadata.email. Without it secrets.
+    /// What is redacted: secrets (keys, tokens, passwords, card and account numbers), all (also personal data), or off (only what other
+    /// flags name). In addition a kind of personal data (email, phone, ssn), or a place in JSON, such as $.metadata.email. Default:
+    /// secrets.
     #[arg(long, value_name = "WHAT")]
     pub(in crate::cli) redact: Vec<String>,
     /// Names and values that are secrets for other reasons.

@@ -117,8 +117,8 @@ fn selection(args: &ReplayArgs) -> Selection {
 
 fn load(args: &ReplayArgs) -> Result<Load, Failure> {
     if args.rate.is_some() && args.arrivals == ArrivalsArg::Recorded {
-        return Err(Failure::usage("--rate is for made-up arrivals: add --arrivals constant, poisson or gamma")
-            .hint("recorded arrivals are made faster with --speed"));
+        return Err(Failure::usage("--rate needs --arrivals constant, poisson or gamma")
+            .hint("to make recorded arrivals faster, use --speed"));
     }
     if args.burstiness.is_some() && args.arrivals != ArrivalsArg::Gamma {
         return Err(Failure::usage("--burstiness is for --arrivals gamma"));
@@ -156,18 +156,22 @@ fn setup(args: &ReplayArgs) -> Result<Drive, Failure> {
     }
     if let Some(out) = args.out.as_deref().filter(|out| out.exists()) {
         return Err(Failure::usage(format!(
-            "--out {}: the file exists; name another one, or remove it",
+            "--out {}: the file exists; choose another name, or remove it",
             out.display()
         )));
     }
     for (name, text) in &args.header {
         if HeaderValue::from_str(text).is_err() {
-            return Err(Failure::usage(format!("--header {name}: the value has characters that no header may have")));
+            return Err(Failure::usage(format!(
+                "--header {name}: the value has characters that are not allowed in a header"
+            )));
         }
     }
     let mut headers = args.header.clone();
     if args.api_key.as_ref().is_some_and(|key| HeaderValue::from_str(&key.0).is_err()) {
-        return Err(Failure::usage("--api-key: the key has characters that no header may have, such as a line break"));
+        return Err(Failure::usage(
+            "--api-key: the key has characters that are not allowed in a header, such as a line break",
+        ));
     }
     if let Some(key) = &args.api_key {
         headers.push((http::header::AUTHORIZATION, format!("Bearer {}", key.0)));

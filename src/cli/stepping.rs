@@ -44,28 +44,28 @@ pub(in crate::cli) fn model_length(text: &str) -> Result<ModelLength, String> {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Engine")]
 pub(in crate::cli) struct SteppingArgs {
-    /// Requests that run at once; without it, 256.
+    /// Requests that run at once. Default: 256.
     #[arg(long, group = "@vllm_engine", value_name = "N", value_parser = count)]
     pub(in crate::cli) max_num_seqs: Option<NonZeroU32>,
-    /// Tokens of one step; without it 2048, or the model's length where prompts are not computed in parts. 8k is 8000, 8K is 8192.
+    /// Tokens per step. Default: 2048, or the model's length without chunked prefill. 8k is 8000, 8K is 8192.
     #[arg(long, group = "@vllm_engine", value_name = "N", value_parser = count)]
     pub(in crate::cli) max_num_batched_tokens: Option<NonZeroU32>,
-    /// Tokens of one request in one step while others are there; 0 is no limit.
+    /// Tokens of one request per step while others are running; 0 is no limit.
     #[arg(long, group = "@vllm_engine", value_name = "N", default_value = "0")]
     pub(in crate::cli) long_prefill_token_threshold: u32,
-    /// Computes a long prompt over several steps. It does so anyway.
+    /// Computes a long prompt over several steps; on by default.
     #[arg(long, group = "@vllm_engine", overrides_with = "no_enable_chunked_prefill")]
     pub(in crate::cli) enable_chunked_prefill: bool,
     /// Computes each prompt in one step.
     #[arg(long, group = "@vllm_engine", overrides_with = "enable_chunked_prefill")]
     pub(in crate::cli) no_enable_chunked_prefill: bool,
-    /// Which waiting request runs next: the first that came, or the one whose `priority` is lowest.
+    /// Which waiting request runs next: the oldest, or the one with the lowest `priority`.
     #[arg(long, group = "@vllm_engine", value_name = "POLICY", default_value = "fcfs", value_parser = one_of::<SchedulingPolicy>())]
     pub(in crate::cli) scheduling_policy: SchedulingPolicy,
-    /// Blocks of the KV cache, one of which is never used; without it, 16384, and in `inspect simulate` as many as hold 262144 tokens.
+    /// Blocks of the KV cache, one of which is never used. Default: 16384, or in `inspect simulate` as many as hold 262144 tokens.
     #[arg(long, group = "@vllm_engine", value_name = "N", visible_alias = "kv-cache-size", value_parser = blocks)]
     pub(in crate::cli) num_gpu_blocks_override: Option<NonZeroU32>,
-    /// Keeps full blocks for other requests with the same prefix. It does so anyway.
+    /// Keeps full blocks for other requests with the same prefix; on by default.
     #[arg(long, group = "@vllm_engine", overrides_with = "no_enable_prefix_caching")]
     pub(in crate::cli) enable_prefix_caching: bool,
     /// Recomputes every prompt.
@@ -74,11 +74,11 @@ pub(in crate::cli) struct SteppingArgs {
     /// Hash of cached blocks.
     #[arg(long, group = "@vllm_engine", value_name = "HASH", default_value = "sha256", value_parser = one_of::<HashAlgorithm>())]
     pub(in crate::cli) prefix_caching_hash_algo: HashAlgorithm,
-    /// A trace whose steps the engine's steps take as long as: a model is fitted to it. See `inspect fit`.
+    /// Fits a model of step times to this trace and uses it for the steps. See `inspect fit`.
     #[arg(long, group = "@engine", value_name = "FILE", conflicts_with_all = ["latency_profile", "instant"], conflicts_with_all = KNOBS)]
     pub(in crate::cli) latency_trace: Vec<PathBuf>,
-    /// Steps as long as by the data sheets of a GPU and a model. Without any times `play` takes the medians of the trace that it serves;
-    /// else this is h100-8b.
+    /// Step times from the data sheets of a GPU and a model. Default without any times: in `play` the medians of the served trace, else
+    /// h100-8b.
     #[arg(long, group = "@engine", value_name = "NAME", conflicts_with = "instant", conflicts_with_all = KNOBS)]
     pub(in crate::cli) latency_profile: Option<Profile>,
     /// Standard deviation of --time-to-first-token; times are log-normal.
@@ -87,10 +87,10 @@ pub(in crate::cli) struct SteppingArgs {
     /// Standard deviation of --inter-token-latency.
     #[arg(long, group = "@engine", value_name = "DURATION", value_parser = parse_duration)]
     pub(in crate::cli) inter_token_latency_std_dev: Option<Duration>,
-    /// Time of a prompt that does not depend on its length. With it or the next one, --time-to-first-token does not count.
+    /// Fixed time of a prompt, whatever its length. With this flag or the next one, --time-to-first-token has no effect.
     #[arg(long, group = "@engine", value_name = "DURATION", value_parser = parse_duration)]
     pub(in crate::cli) prefill_overhead: Option<Duration>,
-    /// Time of each token of a prompt that is not cached.
+    /// Time per prompt token that is not cached.
     #[arg(long, group = "@engine", value_name = "DURATION", value_parser = parse_duration)]
     pub(in crate::cli) prefill_time_per_token: Option<Duration>,
     /// Standard deviation of the prefill's time per token.

@@ -27,9 +27,9 @@ use crate::{
 
 /// Show what a client sees of a text that a guardrail has to hold back.
 ///
-/// Serves answers that have the text, behind the gateway: at every place, cut into tokens in every way, in every field and form, on every
-/// endpoint, as streams and as bodies, between answers without it. Exit code 1 where a client received any of it, where a block is not valid on
-/// the wire, or where an answer without the text is damaged.
+/// Serves answers that contain the text behind the gateway: at every place, cut into tokens in every way, in every field and form, on every
+/// endpoint, as streams and as bodies, between answers without it. Exit code 1 if a client received any of it, if a block is not valid on
+/// the wire, or if an answer without the text is damaged.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:\n  vllm-vcr sweep --via http://localhost:4000 --canary 'the code is 4711'\n  \
                              vllm-vcr sweep --via http://localhost:4000 --canary 'the code is 4711' \\\n      --canary-as 'der Code ist 4711' --only chat/stream --cells 500\n  \
@@ -43,22 +43,22 @@ pub(in crate::cli) struct SweepArgs {
     /// The same text in another language; the cells of the first are named other-1.
     #[arg(long, help_heading = "Cells", value_name = "TEXT")]
     canary_as: Vec<String>,
-    /// Cells with all of these parts, such as chat/stream/content/base64; several are alternatives.
+    /// Only cells with all of these parts, such as chat/stream/content/base64; several are alternatives.
     #[arg(long, help_heading = "Cells", value_name = "PART/PART", value_delimiter = ',')]
     only: Vec<String>,
-    /// Most cells; of more, the seed draws so many.
+    /// Maximum number of cells; if there are more, the seed selects them.
     #[arg(long, help_heading = "Cells", value_name = "N", default_value = "10000", value_parser = clap::value_parser!(u32).range(1..=40_000))]
     cells: u32,
-    /// Seed of drawn cells and cuts.
+    /// Seed of selected cells and of cuts.
     #[arg(long, help_heading = "Cells", value_name = "N", default_value = "0")]
     seed: u64,
     /// Bytes of the text that a client may see.
     #[arg(long, help_heading = "Comparison", value_name = "N", default_value = "0")]
     allow_bytes: usize,
-    /// What of an answer without the text has to be the same.
+    /// What of an answer without the text must stay the same.
     #[arg(long, help_heading = "Comparison", value_name = "WHAT", default_value = "content", value_parser = one_of::<CleanCompare>())]
     compare: CleanCompare,
-    /// Token counts may be missing or others, for gateways that have none.
+    /// Lets token counts be missing or different, for gateways that have none.
     #[arg(long, help_heading = "Comparison")]
     without_usage: bool,
     /// Requests at once.
@@ -67,7 +67,7 @@ pub(in crate::cli) struct SweepArgs {
     /// Time between two tokens.
     #[arg(long, help_heading = "Cells", value_name = "DURATION", value_parser = parse_duration, default_value = "1ms")]
     pause: Duration,
-    /// Writes the rows of the table as JUnit's XML.
+    /// Writes the rows of the table as JUnit XML.
     #[arg(long, help_heading = "Output", value_name = "FILE")]
     junit: Option<PathBuf>,
     /// Prints one JSON object instead of text.
@@ -81,7 +81,7 @@ pub(in crate::cli) fn run(args: SweepArgs) -> Result<ExitCode, Failure> {
         server::raise_descriptor_limit();
         let sweeper = sweeper(&args).await?;
         output::note(&format!(
-            "{} cells on http://{} for model {}: this address has to be the upstream of {}\n",
+            "{} cells on http://{} for model {}: set this address as the upstream of {}\n",
             sweeper.plan.cells.len(),
             sweeper.behind.address,
             args.gateway.model,

@@ -127,7 +127,7 @@ values! {
     }
     SchedulingPolicy {
         Fcfs "fcfs" "First come, first served",
-        Priority "priority" "The lowest priority first, and of equal ones the oldest",
+        Priority "priority" "The lowest `priority` first; the oldest of equal ones",
     }
     HashAlgorithm {
         Sha256 "sha256" "SHA-256 of pickled tokens",
@@ -145,15 +145,15 @@ values! {
     }
     BlockHashAlgorithm {
         Xxh3_64 "xxh3-64" "About ten times faster",
-        Fnv1a64 "fnv1a-64" "The public one",
+        Fnv1a64 "fnv1a-64" "The one that other readers of the format know",
         - SipHash24
     }
     Answers {
         Verbatim "verbatim" "The tokens that were sampled",
-        Changed "changed" "Others, as where its text is tokenized again or a template leaves reasoning out",
+        Changed "changed" "Other tokens, for example because its text is tokenized again or a template drops reasoning",
     }
     Normalisation {
-        Even "even" "What means the same is the same",
+        Even "even" "In canonical form",
         Strict "strict" "Field by field",
     }
     Ids {
@@ -163,25 +163,25 @@ values! {
     MissDetail {
         Brief "brief" "The message and the first differences; both requests are at /vcr/misses/N",
         Full "full" "Both requests and all their differences",
-        Summary "summary" "The message",
-        None "none" "That it is one",
+        Summary "summary" "Only the message",
+        None "none" "Only that it is a miss",
     }
     OnExhausted {
         Error "error" "An error",
-        Last "last" "The last one again",
-        Cycle "cycle" "From the first one again",
+        Last "last" "The last record again",
+        Cycle "cycle" "All records again, from the first one on",
     }
     OnMiss {
         Error "error" "An error that names the closest record",
-        Random "random" "What play makes up",
+        Random "random" "Made-up tokens; only of play",
         Stub "stub" "A short text that names the request",
         Upstream "upstream" "The upstream's answer",
         Record "record" "The upstream's answer, which is added to the cassette",
     }
     OnNovel {
         Error "error" "An error that names the closest record",
-        Stub "stub" "A short text that names the call, from tools only",
-        Null "null" "A result that is null, from tools only",
+        Stub "stub" "A short text that names the call; only for tools",
+        Null "null" "A result that is null; only for tools",
         Closest "closest" "The answer to a similar call of the same tool",
         Upstream "upstream" "The real server's answer",
         Record "record" "The real server's answer, which is added to the cassette",
@@ -191,24 +191,24 @@ values! {
         Last "last" "The last one again",
     }
     RecordErrors {
-        Lasting "lasting" "Those that would be the same the next time",
-        All "all" "All of them",
+        Lasting "lasting" "Failures that would be the same the next time",
+        All "all" "All failures",
     }
     Retries {
-        Reserve "reserve" "The record that was served before",
-        Consume "consume" "The next one",
+        Reserve "reserve" "The same record again",
+        Consume "consume" "The next record",
     }
     Synthetic {
         Random "random" "Seeded random tokens",
-        Echo "echo" "The prompt's own tokens, once; with ignore_eos over and over",
+        Echo "echo" "The prompt's own tokens, once; repeatedly with ignore_eos",
     }
     Times {
-        Sidecar "sidecar" "Beside the cassette",
-        Inline "inline" "In its records",
+        Sidecar "sidecar" "In the sidecar beside the cassette",
+        Inline "inline" "In the records",
         None "none" "Nowhere",
     }
     TokenIds {
-        Sidecar "sidecar" "As the engine sent them",
+        Sidecar "sidecar" "In the sidecar, as the engine sent them",
         None "none" "Nowhere",
     }
     UnmatchedPace {

@@ -5,7 +5,7 @@ use std::{fmt, path::Path, sync::Arc};
 use serde::Serialize;
 
 use crate::{
-    base::one_line::{clipped, one_line},
+    base::one_line::{clipped, counted, one_line},
     recording::cassette::Moment,
     recording::redaction::{Find, RedactionRules, Redactor},
     recording::trace::{BadLines, Meta, Record, Response, ResponseContent, TraceError, TraceReader, Warning},
@@ -225,9 +225,11 @@ fn content(response: &Response) -> String {
 
 impl fmt::Display for AuditReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: {} records reveal", self.path, self.records)?;
+        let verb = if self.records == 1 { "reveals" } else { "reveal" };
+        writeln!(f, "{}: {} {verb}", self.path, counted(self.records, "record"))?;
         for revealed in &self.reveals {
-            write!(f, "  {:<20} of {:>8} records: {}", revealed.what, revealed.records, revealed.meaning)?;
+            let records = counted(revealed.records, "record");
+            write!(f, "  {:<20} of {records:>16}: {}", revealed.what, revealed.meaning)?;
             match &revealed.example {
                 Some(example) => writeln!(f, "; such as {example}")?,
                 None => writeln!(f)?,
@@ -240,12 +242,12 @@ impl fmt::Display for AuditReport {
             writeln!(f, "  {}:{}", self.path, one_line(&finding.to_string()))?;
         }
         if !self.bad_lines.is_empty() {
-            writeln!(f, "{} lines break a rule of the format and were not looked into", self.bad_lines.count)?;
+            writeln!(f, "{} not searched", counted(self.bad_lines.count, "invalid line"))?;
         }
         if self.secrets_found == 0 {
             return writeln!(f, "no secrets found");
         }
-        writeln!(f, "{} secrets found", self.secrets_found)?;
+        writeln!(f, "{} found", counted(self.secrets_found, "secret"))?;
         for secret in &self.secrets {
             let SecretFinding { line, place, kind, example } = secret;
             writeln!(f, "  {}:{line}: {}: {kind}: {}", self.path, one_line(place), one_line(example))?;

@@ -24,6 +24,7 @@ use std::{
 use tokio::time::Instant;
 
 use crate::{
+    base::one_line::counted,
     engine::OutputTokens,
     play::{
         Config, DEFAULT_IDS, DEFAULT_MODEL_LEN, PlayError, Source, TokenizerSource,
@@ -180,9 +181,10 @@ fn report_bad_lines(file: &LoadedFile, config: &Config) -> Result<(), TraceError
     }
     if *count > 0 {
         tracing::warn!(
-            "{count} of the lines of {path} break a rule of the format and are not served, its other {} records are, at the \
-             places in which they stand; `vllm-vcr inspect check` lists all of them, --strict-trace refuses such a file",
-            file.records
+            "{path}: {} not served, {} served in their places; `vllm-vcr inspect check` lists the invalid lines, \
+             --strict-trace refuses such a file",
+            counted(*count, "invalid line"),
+            counted(file.records, "record")
         );
     }
     Ok(())
@@ -196,8 +198,8 @@ fn load_files(sources: &Sources, progress: &Arc<LoadProgress>) -> Result<Store, 
         let megabytes = json as f64 / 1e6;
         let seconds = took.as_secs_f64();
         tracing::info!(
-            "loaded {} records: {megabytes:.0} MB of JSON in {seconds:.1} s, {:.0} MB/s",
-            records.len(),
+            "loaded {}: {megabytes:.0} MB of JSON in {seconds:.1} s, {:.0} MB/s",
+            counted(records.len(), "record"),
             megabytes / seconds
         );
     }

@@ -134,7 +134,7 @@ def records():
 def does_not_start():
     run = job("broken")
     code, said = run.step("start", binary=str(BINARY), cassette="nowhere.yaml")
-    expect(code == 1 and "::error title=vllm-vcr::error: cannot use the cassette nowhere.yaml" in said, said)
+    expect(code == 1 and "::error title=vllm-vcr::error: nowhere.yaml: No such file or directory (os error 2)" in said, said)
     code, said = run.step("gate")
     expect(code == 1 and "nothing to look at" in said, said)
 

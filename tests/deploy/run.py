@@ -210,7 +210,7 @@ class Running:
         self.urls = []
         for line in self.process.stderr:
             self.urls += re.findall(r"(?:on|at) (http://[^/\s]+)", line)
-            if line.startswith(("tokenizer", "forwarding", "counts at")):
+            if line.startswith(("tokenizer", "forwarding", "metrics at")):
                 return
         sys.exit(f"{' '.join(map(str, arguments))} ended")
 

@@ -77,7 +77,7 @@ class Framework:
         """Records all tests, once for all cases."""
         if not self.recorded_before.exists():
             code, said = self.tap()
-            assert code == 0 and f"({count} sessions with cassettes of their own)" in said, said
+            assert code == 0 and f"({count} sessions recorded separately)" in said, said
             assert len(self.files()) == count, sorted(self.files())
             shutil.copytree(self.cassettes, self.recorded_before)
         elif not self.cassettes.exists():
@@ -87,7 +87,7 @@ class Framework:
 def pytest_example(it):
     it.recorded(12)
     code, said = it.play("--block-network")
-    assert code == 0 and "12 passed" in said and "12 sessions have ended" in said, said
+    assert code == 0 and "12 passed" in said and "12 sessions ended" in said, said
 
 
 def pytest_with_some_tests(it):

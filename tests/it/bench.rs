@@ -1,5 +1,7 @@
 //! `bench`: both programs answer its load, and what is printed is whole.
 
+use std::process::Command;
+
 use serde_json::Value;
 
 use crate::support::running::vcr;
@@ -7,7 +9,11 @@ use crate::support::running::vcr;
 #[test]
 fn a_row_is_measured_for_both_programs() {
     let folder = tempfile::tempdir().unwrap();
-    let output = vcr(&["bench", "--only", "one_by_one", "--json"]);
+    let output = Command::new(env!("CARGO_BIN_EXE_vllm-vcr"))
+        .args(["bench", "--only", "one_by_one", "--json"])
+        .envs([("VLLM_VCR_PORT", "1"), ("VLLM_VCR_LISTEN", "127.0.0.1:1")])
+        .output()
+        .unwrap();
     let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
     for row in [&found["one_by_one"], &found["floor"]["one_by_one"]] {
         assert!(

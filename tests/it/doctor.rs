@@ -44,7 +44,7 @@ fn an_engine_is_described() {
         "{upstream}"
     );
     assert!(upstream["found"].as_str().unwrap().contains("max_model_len 5000"), "{upstream}");
-    for (path, part) in [("/v1", "leave it out"), ("/other", "another server than vLLM")] {
+    for (path, part) in [("/v1", "leave it out"), ("/other", "other servers than vLLM")] {
         let (_, checks) = doctor(&["--upstream", &format!("{url}{path}")]);
         let upstream = of(&checks, "upstream");
         assert!(upstream["state"] == "warn" && upstream["advice"].as_str().unwrap().contains(part), "{upstream}");
@@ -55,7 +55,7 @@ fn an_engine_is_described() {
 fn what_is_not_there_fails_with_advice() {
     let hangs = TcpListener::bind("127.0.0.1:0").unwrap();
     let hanging = format!("http://{}", hangs.local_addr().unwrap());
-    for (url, part) in [("http://127.0.0.1:9", "refused"), (hanging.as_str(), "does not answer")] {
+    for (url, part) in [("http://127.0.0.1:9", "refused"), (hanging.as_str(), "does not respond")] {
         let (code, checks) = doctor(&["--upstream", url, "--tokenizer", "/nowhere/at/all"]);
         assert_eq!(code, 1);
         for (name, part) in [("upstream", part), ("tokenizer", "/nowhere/at/all")] {

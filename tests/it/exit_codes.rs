@@ -68,6 +68,22 @@ fn health_is_well_unwell_or_unknown() {
     ends_with(&["health", "localhost"], 2, "http://");
 }
 
+#[cfg(not(feature = "object-storage"))]
+#[test]
+fn the_url_of_an_object_is_a_usage_error_without_object_storage() {
+    let (trace, cassette) = ("gs://bucket/a.jsonl", "gs://bucket/a.yaml");
+    for arguments in [
+        ["inspect", "summary", trace].as_slice(),
+        &["play", "--port", "0", "--replay-tokens", trace],
+        &["play", "--port", "0", "--cassette", cassette],
+        &["cassette", "validate", cassette],
+        &["replay", trace, "--target", "http://127.0.0.1:9"],
+        &["tap", "--upstream", "http://127.0.0.1:9", "--trace-out", trace],
+    ] {
+        ends_with(arguments, 2, "built without object storage");
+    }
+}
+
 #[test]
 fn bad_input_exits_3() {
     let directory = tempfile::tempdir().unwrap();

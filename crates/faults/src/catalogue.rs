@@ -236,7 +236,7 @@ pub const CATALOGUE: &[CatalogueRow] = &[
         Ok(FaultKind::ContentType(needed(arguments.text("type", true), "content-type:text/html")?))
     })
     .documented("The head has another content type.", "content-type:text/html"),
-    body("stall", &[("for", "how long; without it for ever")], |_, arguments| {
+    body("stall", &[("for", "how long; default forever")], |_, arguments| {
         Ok(FaultKind::Stream(StreamFault::Stall(arguments.duration("for", true)?)))
     })
     .documented("Nothing more comes for a time, or ever.", "stall:30s at token 12"),
@@ -304,7 +304,7 @@ pub const CATALOGUE: &[CatalogueRow] = &[
         one_or_more(arguments, EventEdit::Duplicate(times))
     })
     .documented("An event comes again.", "duplicate:3 at event 2"),
-    body("repeat", &[("times", "how often; for ever"), ("every", "time between them; 10ms")], |_, arguments| {
+    body("repeat", &[("times", "how often; default forever"), ("every", "time between them; 10ms")], |_, arguments| {
         let times = arguments.number("times", true, u64::MAX)?;
         let every = arguments.duration("every", false)?.unwrap_or(Duration::from_millis(10));
         Ok(FaultKind::Stream(StreamFault::Repeat { times, every }))

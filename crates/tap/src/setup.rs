@@ -257,7 +257,7 @@ impl FromStr for UpstreamRoute {
             return Ok(Self { selector: None, upstream: text.parse()? });
         };
         let selector = match selector.strip_prefix("model:") {
-            Some("") => return Err(UrlError::of(text, "it names no model; write model:NAME=URL")),
+            Some("") => return Err(UrlError::of(text, "the model name is missing; write model:NAME=URL")),
             Some(model) => UpstreamSelector::Model(model.to_owned()),
             None if is_named => UpstreamSelector::Name(selector.to_owned()),
             None => UpstreamSelector::Path(selector.to_owned()),

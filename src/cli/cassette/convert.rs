@@ -10,6 +10,7 @@ use std::{
 use clap::Args;
 
 use crate::{
+    base::one_line::counted,
     cli::{
         cassette::{ExistingCassette, new_cassette},
         failure::{Exit, Failure},
@@ -37,20 +38,20 @@ use crate::{
 /// What is to be made of what.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ConvertArgs {
-    /// A cassette, .yaml, or a trace, .jsonl or .jsonl.gz; a cassette of vcrpy, .yaml or .json, a HAR, or fixtures of aimock, .json; or the log of an MCP connection:
-    /// .jsonl of mcp-cassette, .json that MCP Inspector exports.
+    /// A cassette, .yaml, or a trace, .jsonl or .jsonl.gz; a cassette of vcrpy, .yaml or .json, a HAR, or fixtures of aimock, .json; or the
+    /// log of an MCP connection, .jsonl of mcp-cassette or .json of MCP Inspector.
     #[arg(value_name = "FROM")]
     pub(in crate::cli) from: PathBuf,
-    /// The other one; it must not exist.
+    /// The file to write; it must not exist.
     #[arg(value_name = "TO")]
     pub(in crate::cli) to: PathBuf,
-    /// The MCP server's name in the cassette. Without it, the name of the log.
+    /// The MCP server's name in the cassette. Default: the name of the log.
     #[arg(long, value_name = "NAME", value_parser = server_name)]
     pub(in crate::cli) name: Option<String>,
-    /// Tokenizer directory: spells ids where a trace has no text; counts and hashes the prompts of a cassette.
+    /// Tokenizer directory: decodes ids if a trace has no text; counts and hashes the prompts of a cassette.
     #[arg(long, value_name = "DIR")]
     pub(in crate::cli) tokenizer: Option<String>,
-    /// Leaves out what cannot be converted; without it nothing is written then.
+    /// Leaves out what cannot be converted; by default nothing is written then.
     #[arg(long)]
     pub(in crate::cli) skip: bool,
     #[command(flatten)]
@@ -60,7 +61,7 @@ pub(in crate::cli) struct ConvertArgs {
 /// Converts in the direction that the names of the files give.
 pub(in crate::cli) fn run(args: &ConvertArgs) -> Result<ExitCode, Failure> {
     if args.from != Path::new("-") && !storage::is_url(&args.from) && !args.from.exists() {
-        return Err(Failure::input(format!("{}: there is no such file", args.from.display())));
+        return Err(Failure::input(format!("{}: no such file", args.from.display())));
     }
     let tokenizer = args.tokenizer.as_deref().map(load_tokenizer).transpose()?;
     if is_cassette(&args.to) {
@@ -75,11 +76,13 @@ pub(in crate::cli) fn run(args: &ConvertArgs) -> Result<ExitCode, Failure> {
     match (is_cassette(&args.from), is_cassette(&args.to)) {
         (true, false) if is_trace(&args.to) => to_trace(args, tokenizer.as_ref()),
         (false, true) if is_trace(&args.from) => from_trace(args, tokenizer.as_ref()),
-        (true, _) => Err(not_taken(&args.to, "no trace", "TO is a trace (.jsonl, .jsonl.gz) where FROM is a cassette")),
-        (false, false) => Err(not_taken(&args.to, "no cassette", "TO is a cassette (.yaml) where FROM is none")),
+        (true, _) => {
+            Err(not_taken(&args.to, "not a trace", "if FROM is a cassette, TO is a trace (.jsonl, .jsonl.gz)"))
+        }
+        (false, false) => Err(not_taken(&args.to, "not a cassette", "if FROM is not a cassette, TO is one (.yaml)")),
         (false, true) => Err(not_taken(
             &args.from,
-            "nothing that a cassette can be made of",
+            "not a file that can be converted to a cassette",
             "FROM is a trace (.jsonl, .jsonl.gz), a cassette of vcrpy (.yaml, .json), a HAR (.har), fixtures of aimock (.json) or a log of an MCP connection (.jsonl of mcp-cassette, .json of MCP Inspector)",
         )),
     }
@@ -136,7 +139,7 @@ fn from_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitC
 
 fn refuse(args: &ConvertArgs, refused: &[String]) -> Result<(), Failure> {
     let listed = refused.iter().take(20).map(String::as_str).collect::<Vec<_>>().join("\n  ");
-    let what = format!("{} records cannot be converted:\n  {listed}", refused.len());
+    let what = format!("{} cannot be converted:\n  {listed}", counted(refused.len(), "record"));
     if refused.is_empty() {
         return Ok(());
     }
@@ -156,7 +159,7 @@ fn nothing_written(args: &ConvertArgs) -> ExitCode {
 
 fn concluded(args: &ConvertArgs, records: u64, skipped: usize) -> Result<ExitCode, Failure> {
     let left_out = if skipped > 0 { format!(", {skipped} left out") } else { String::new() };
-    output::note(&format!("{}: {records} records{left_out}\n", args.to.display()));
+    output::note(&format!("{}: {}{left_out}\n", args.to.display(), counted(records, "record")));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -212,7 +215,7 @@ fn from_log(args: &ConvertArgs) -> Result<ExitCode, Failure> {
         (import(&text, &name).map_err(|error| wrong(error.to_string()))?, 0)
     };
     let Imported { exchanges, left_out, unrecorded } = imported;
-    let preflights = [(preflights, "CORS preflights (OPTIONS) are left out")];
+    let preflights = [(preflights, "CORS preflight", "(OPTIONS) left out")];
     if exchanges.is_empty() {
         let code = nothing_written(args);
         output::note(&output::counts(&preflights));
@@ -232,14 +235,14 @@ fn from_log(args: &ConvertArgs) -> Result<ExitCode, Failure> {
         writer.mend(|whole| redact_named(&rules, &named, whole))?;
     }
     let records = writer.finish()?;
-    output::note(&format!("{}: {records} records\n", args.to.display()));
+    output::note(&format!("{}: {}\n", args.to.display(), counted(records, "record")));
     let Unrecorded { unreadable, unmatched, early } = unrecorded;
     output::note(&output::counts(&preflights));
     output::note(&output::counts(&[
-        (left_out + unreadable, "entries were no messages and are left out"),
-        (unmatched, "responses had no request and are left out"),
-        (early, "messages of the server came before the client's first and are left out"),
-        (unsearched, "exchanges are left out: too much work to search them for secrets"),
+        (left_out + unreadable, "line", "left out: not a message"),
+        (unmatched, "response", "left out: without a request"),
+        (early, "message", "of the server left out: before the client's first"),
+        (unsearched, "exchange", "left out: too much work to search for secrets"),
     ]));
     Ok(ExitCode::SUCCESS)
 }

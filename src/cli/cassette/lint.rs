@@ -19,7 +19,7 @@ pub(in crate::cli) fn notes(cassette: &Cassette) -> Vec<String> {
     for ((at, record), identified) in cassette.records.iter().enumerate().zip(identified(&rules, &cassette.records)) {
         let mut note = |what: String| notes.push(format!("{}:{}: {what}", cassette.path.display(), record.line));
         if record.plays_partly() {
-            note(format!("record {} is partial: it is played up to where its client left", record.id));
+            note(format!("record {} is partial: it is played up to the point where its client left", record.id));
         } else if record.aborted.is_some() {
             note(format!("record {} is never played: its client left", record.id));
             continue;
@@ -35,14 +35,15 @@ pub(in crate::cli) fn notes(cassette: &Cassette) -> Vec<String> {
             continue;
         }
         match first.get(&identity.key) {
-            Some(earlier) => {
-                note(format!("record {} asks the same as record {earlier}; they are played in this order", record.id))
-            }
+            Some(earlier) => note(format!(
+                "record {} has the same request as record {earlier}; they are played in this order",
+                record.id
+            )),
             None => drop(first.insert(identity.key, record.id)),
         }
         if let Some(found) = volatile_text(&identity.body_after(known)) {
             note(format!(
-                "record {} asks with `{found}`, which may be another text the next time (scrub, ignore)",
+                "the request of record {} has `{found}`, which may change from run to run (scrub, ignore)",
                 record.id
             ));
         }

@@ -15,7 +15,7 @@ use std::{
 use clap::{Args, Subcommand};
 
 use crate::{
-    base::one_line::one_line,
+    base::one_line::{counted, one_line},
     cli::{
         failure::{Exit, Failure},
         output::{self, shell_word},
@@ -32,32 +32,32 @@ use crate::{
 /// What to do with a cassette.
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum CassetteCommand {
-    /// Write a cassette to begin with, for answers that are written by hand.
+    /// Write a cassette to start with, for hand-written answers.
     #[command(after_long_help = "Example:\n  vllm-vcr cassette new fixtures.yaml")]
     New(NewArgs),
-    /// Check a cassette: that it can be read, that nothing in it is ignored, that it holds no secrets.
+    /// Check a cassette: that it can be read, that nothing in it is ignored, and that it holds no secrets.
     #[command(after_long_help = "Example:\n  vllm-vcr cassette validate agent.yaml")]
     Validate(ValidateArgs),
-    /// Write a cassette as the recorder would; comments are lost.
+    /// Rewrite a cassette as the recorder would; comments are lost.
     #[command(
         after_long_help = "Examples:\n  vllm-vcr cassette fmt agent.yaml\n  vllm-vcr cassette fmt --check agent.yaml"
     )]
     Fmt(FmtArgs),
-    /// Compare two cassettes; exit 1 if they differ.
+    /// Compare two cassettes; exit with 1 if they differ.
     #[command(after_long_help = "Example:\n  vllm-vcr cassette diff old.yaml new.yaml --type output")]
     Diff(diff::DiffArgs),
-    /// Take the secrets out of a cassette and its sidecar.
+    /// Remove the secrets from a cassette and its sidecar.
     #[command(after_long_help = "Example:\n  vllm-vcr cassette redact agent.yaml --redact-key x-tenant")]
     Redact(RedactArgs),
-    /// Put cassettes together in a new one, one behind the other: records get new numbers, and keep their times and token ids.
+    /// Merge cassettes into a new one; records get new numbers and keep their times and token ids.
     #[command(after_long_help = "Example:\n  vllm-vcr cassette merge weather.yaml news.yaml -o agent.yaml")]
     Merge(MergeArgs),
-    /// Remove the records that no run used, by the report of a run of all tests; comments are lost.
+    /// Remove the records that no test used, according to the report of a full test run; comments are lost.
     #[command(
         after_long_help = "Examples:\n  vllm-vcr play --cassette agent.yaml --report report.json -- pytest\n  vllm-vcr cassette prune agent.yaml --unused report.json\n  curl -s localhost:8000/vcr/report | vllm-vcr cassette prune agent.yaml --unused -"
     )]
     Prune(prune::PruneArgs),
-    /// Make a trace of a cassette, or a cassette of a trace or of what another tool wrote.
+    /// Convert a cassette to a trace, or a trace or a recording of another tool to a cassette.
     #[command(
         alias = "import",
         after_long_help = "Examples:\n  vllm-vcr cassette convert agent.yaml agent.jsonl.gz\n  vllm-vcr cassette convert day.jsonl.gz day.yaml --tokenizer ./tokenizer\n  vllm-vcr cassette convert browser.har agent.yaml\n  vllm-vcr cassette convert vcrpy/test_agent.yaml agent.yaml\n  vllm-vcr cassette convert aimock/fixtures.json agent.yaml"
@@ -163,7 +163,7 @@ pub(in crate::cli) fn new_cassette(path: &Path, taken: ExistingCassette) -> Resu
     cassette::refuse_object(path)?;
     let name = path.display();
     if !is_cassette(path) {
-        return Err(Failure::usage(format!("{name} is no name of a cassette: it ends with .yaml")));
+        return Err(Failure::usage(format!("{name}: the name of a cassette ends in .yaml")));
     }
     match taken {
         ExistingCassette::Refused(advice) if path.exists() => {
@@ -175,7 +175,7 @@ pub(in crate::cli) fn new_cassette(path: &Path, taken: ExistingCassette) -> Resu
 
 /// The files of all paths; a folder stands for its cassettes.
 fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
-    files_of(paths, &|_| "name cassettes, or the folder that they are in".to_owned())
+    files_of(paths, &|_| "name cassettes, or a folder of cassettes".to_owned())
 }
 
 /// Defects of cassettes.
@@ -223,7 +223,7 @@ fn validate_one(file: &Path, rules: &RedactionRules) -> Result<(String, Cassette
     secrets.iter().for_each(|secret| report.push_str(&format!("secret: {}\n", one_line(secret))));
     let notes = lint::notes(&cassette).into_iter().chain(player::not_put_back(&cassette));
     notes.for_each(|note| report.push_str(&format!("note: {}\n", one_line(&shown(&note)))));
-    report.push_str(&format!("{}: {} records\n", file.display(), cassette.records.len()));
+    report.push_str(&format!("{}: {}\n", file.display(), counted(cassette.records.len(), "record")));
     report.push_str(&origin(file, &cassette));
     Ok((report, wrong))
 }
@@ -275,13 +275,17 @@ fn redact(args: &RedactArgs) -> Result<ExitCode, Failure> {
             cassette::rewrite(&cassette)?;
         }
         let (held, records) = (changed.len(), cassette.records.len());
-        output::note(&format!("{}: {held} of {records} records held secrets ({found} in all)\n", file.display()));
+        output::note(&format!(
+            "{}: secrets in {held} of {}, {found} in all\n",
+            file.display(),
+            counted(records, "record")
+        ));
         left.extend(player::secrets(&rules, &cassette::load(file)?));
     }
     if left.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    Err(Failure::input(format!("these could not be taken out:\n  {}", left.join("\n  "))))
+    Err(Failure::input(format!("these secrets could not be removed:\n  {}", left.join("\n  "))))
 }
 
 /// Ids of tokens spell what was redacted.
@@ -310,7 +314,7 @@ fn new(args: &NewArgs) -> Result<ExitCode, Failure> {
         ErrorKind::AlreadyExists => Failure::usage(format!("{} exists", path.display())),
         _ => Failure::environment(CassetteError::Io { path: path.clone(), source }),
     })?;
-    output::note(&format!("{} is written; play it: vllm-vcr play --cassette {name}\n", path.display()));
+    output::note(&format!("wrote {}; play it: vllm-vcr play --cassette {name}\n", path.display()));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -333,7 +337,7 @@ fn merge(args: &MergeArgs) -> Result<ExitCode, Failure> {
             }
             Some(whole) => {
                 let numbers = whole.append(cassette).map_err(|entry| {
-                    let message = format!("{}: `{entry}` at its top is another one than before", file.display());
+                    let message = format!("{}: `{entry}` at its top differs from the other cassettes", file.display());
                     Failure::input(message).hint("make it the same in both files")
                 })?;
                 own.iter_mut().for_each(|(id, tokens)| tokens.id = numbers.get(id).copied().unwrap_or(*id));
@@ -347,6 +351,7 @@ fn merge(args: &MergeArgs) -> Result<ExitCode, Failure> {
     }
     cassette::rewrite(&whole)?;
     RecordTokens::write(to, &tokens).map_err(io)?;
-    output::note(&format!("{}: {} records of {} cassettes\n", to.display(), whole.records.len(), files.len()));
+    let (records, cassettes) = (counted(whole.records.len(), "record"), counted(files.len(), "cassette"));
+    output::note(&format!("{}: {records} of {cassettes}\n", to.display()));
     Ok(ExitCode::SUCCESS)
 }

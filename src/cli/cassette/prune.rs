@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::{
-    base::one_line::one_line,
+    base::one_line::{counted, one_line},
     cli::{
         failure::{Exit, Failure},
         output,
@@ -28,7 +28,7 @@ pub(in crate::cli) struct PruneArgs {
     /// The cassettes.
     #[arg(value_name = "FILE", required = true)]
     pub(in crate::cli) files: Vec<PathBuf>,
-    /// The report of the run, as --report or /vcr/report writes it; - for stdin.
+    /// The report of the run, from --report or /vcr/report; - for stdin.
     #[arg(long, value_name = "REPORT", required = true)]
     pub(in crate::cli) unused: PathBuf,
     /// Changes nothing; exits with 1 if something would be removed.
@@ -54,12 +54,12 @@ pub(in crate::cli) fn run(args: &PruneArgs) -> Result<ExitCode, Failure> {
         let ids = ids(&unused, file, &cassette.records)?;
         let removed = with_retries(ids, &cassette.records);
         if removed.len() == all && all > 0 {
-            let message = format!("{}: none of its {all} records was used in that run", file.display());
-            return Err(Failure::input(message).hint("delete the file if that is meant"));
+            let message = format!("{}: no record was used in that run (0 of {all})", file.display());
+            return Err(Failure::input(message).hint("if the cassette is not needed, delete the file"));
         }
         changes |= !removed.is_empty();
         let word = if args.check { "would be removed" } else { "removed" };
-        output::print(&format!("{}: {} of {all} records {word}\n", file.display(), removed.len()))?;
+        output::print(&format!("{}: {} of {} {word}\n", file.display(), removed.len(), counted(all, "record")))?;
         output::print(&elsewhere(&unused, file))?;
         for record in cassette.records.iter().filter(|record| removed.contains(&record.id)) {
             output::print(&format!("  #{} (line {}) {}\n", record.id, record.line, record.summary()))?;
@@ -76,9 +76,9 @@ fn read(report: &Path) -> Result<Vec<Unused>, Failure> {
     let wrong = |why: &str| Failure::input(format!("{}: {why}", report.display()));
     let text = if report == Path::new("-") { io::read_to_string(io::stdin()) } else { fs::read_to_string(report) };
     let text = text.map_err(|error| wrong(&error.to_string()))?;
-    let parsed: Value = serde_json::from_str(&text).map_err(|error| wrong(&format!("this is no JSON: {error}")))?;
+    let parsed: Value = serde_json::from_str(&text).map_err(|error| wrong(&format!("not JSON: {error}")))?;
     let listed = parsed.get("unused").and_then(Value::as_array).ok_or_else(|| {
-        wrong("there is no `unused` in it").hint("it has to be what --report FILE wrote, or what /vcr/report answered")
+        wrong("it has no `unused`").hint("use the file of --report FILE, or the response of /vcr/report")
     })?;
     let one = |entry: &Value| {
         let text = |name: &str| entry.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -86,7 +86,7 @@ fn read(report: &Path) -> Result<Vec<Unused>, Failure> {
         let (cassette, request) = (text("cassette")?, text("request")?);
         Some(Unused { cassette, record: number("record")?, line: number("line")?, request })
     };
-    listed.iter().map(|entry| one(entry).ok_or_else(|| wrong("an entry of `unused` is none"))).collect()
+    listed.iter().map(|entry| one(entry).ok_or_else(|| wrong("an entry of `unused` is malformed"))).collect()
 }
 
 /// The ids of a file's unused records, which have to be as they were in that run.
@@ -97,8 +97,8 @@ fn ids(unused: &[Unused], file: &Path, records: &[CassetteRecord]) -> Result<BTr
         let record = by_id.get(&entry.record);
         let is_it = record.is_some_and(|it| it.line as u64 == entry.line && it.summary() == entry.request);
         if !is_it {
-            let message = format!("{}: record {} is not as it was in that run", file.display(), entry.record);
-            return Err(Failure::input(message).hint("run the tests again, and take the new report"));
+            let message = format!("{}: record {} has changed since that run", file.display(), entry.record);
+            return Err(Failure::input(message).hint("run the tests again and use the new report"));
         }
         ids.insert(entry.record);
     }
@@ -122,10 +122,7 @@ fn elsewhere(unused: &[Unused], file: &Path) -> String {
     let (shown, more) = (named.iter().take(MOST_NAMED), named.len().saturating_sub(MOST_NAMED));
     let shown: Vec<_> = shown.map(|named| one_line(named)).collect();
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!(
-        "  the report has no unused record of this file, but of {}{more}: prune what that run played\n",
-        shown.join(", ")
-    )
+    format!("  the report has no unused records of this file, only of {}{more}: prune those\n", shown.join(", "))
 }
 
 /// Adds the further tries of the records that go: they would be played in their place.

@@ -22,19 +22,19 @@ pub(in crate::cli) struct CompareArgs {
     /// The earlier trace.
     #[arg(value_name = "A")]
     a: PathBuf,
-    /// The later one.
+    /// The later trace.
     #[arg(value_name = "B")]
     b: PathBuf,
-    /// Limits in a TOML file, a table for each metric; exit code 1 where one is exceeded, or its metric is missing.
+    /// Limits in a TOML file, a table for each metric; exit code 1 if one is exceeded or its metric is missing.
     #[arg(long, value_name = "FILE")]
     gate: Option<PathBuf>,
     /// Prints one JSON object instead of text.
     #[arg(long)]
     json: bool,
-    /// Writes the results of the gate as JUnit's XML.
+    /// Writes the results of the gate as JUnit XML.
     #[arg(long, value_name = "FILE", requires = "gate")]
     junit: Option<PathBuf>,
-    /// Writes the comparison as a table in Markdown.
+    /// Writes the comparison as a Markdown table.
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
 }

@@ -14,22 +14,22 @@ use crate::{
 /// A file of requests, and the one that is made of it.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct TraceConvertArgs {
-    /// The file: .jsonl or .json, packed or not; - is stdin.
+    /// The file: .jsonl or .json, gzipped or not; - is stdin.
     #[arg(value_name = "IN")]
     pub(in crate::cli) input: PathBuf,
-    /// The file to write, .jsonl or .jsonl.gz, which must not exist; - is stdout.
+    /// The file to write, .jsonl or .jsonl.gz; it must not exist; - is stdout.
     #[arg(long, short, value_name = "OUT")]
     pub(in crate::cli) output: PathBuf,
-    /// Format of IN. Without it, what its first object shows.
+    /// Format of IN. Default: detected from its first object.
     #[arg(long, value_name = "KIND", value_parser = one_of::<TraceFormat>())]
     pub(in crate::cli) from: Option<TraceFormat>,
-    /// Format of OUT: trace, mooncake, weka or dynamo. Without it, what its name shows (NAME.weka.jsonl), else a trace.
+    /// Format of OUT: trace, mooncake, weka or dynamo. Default: as in its name (NAME.weka.jsonl), else trace.
     #[arg(long, value_name = "KIND", value_parser = one_of::<TraceFormat>())]
     pub(in crate::cli) to: Option<TraceFormat>,
-    /// Tokens of a block of IN, where the file itself lacks it.
+    /// Tokens per block of IN, if the file does not say it.
     #[arg(long, value_name = "N", value_parser = count)]
     pub(in crate::cli) hash_block_size: Option<NonZeroU32>,
-    /// Tokens of a block of OUT. Without it, those of IN; 512 for mooncake and 64 for weka.
+    /// Tokens per block of OUT. Default: those of IN; 512 for mooncake, 64 for weka.
     #[arg(long, value_name = "N", value_parser = count)]
     pub(in crate::cli) block_size: Option<NonZeroU32>,
     /// Tokenizer directory: counts and hashes the texts of IN.

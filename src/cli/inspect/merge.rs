@@ -13,10 +13,10 @@ use crate::{
 /// Traces that become one.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct TraceMergeArgs {
-    /// The traces: files, directories of them, the first file of a capture in several.
+    /// The traces: files, directories of traces, or the first file of a rotated capture.
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-    /// The new trace, compressed where the name ends in .gz.
+    /// The new trace, compressed if the name ends in .gz.
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
     /// Prints one JSON object instead of text.

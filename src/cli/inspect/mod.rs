@@ -27,15 +27,15 @@ use crate::{
 /// What to do with a trace.
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum InspectCommand {
-    /// Count, and give percentiles of tokens and latencies.
+    /// Print counts, and percentiles of tokens and latencies.
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect summary day.jsonl.gz\n  \
                                  vllm-vcr inspect summary monday.jsonl.gz tuesday.jsonl.gz --json | jq .")]
     Summary(InspectArgs),
-    /// Check every rule of the format; list what breaks one, and exit 1 if anything does.
+    /// Check every rule of the format; list violations, and exit with 1 if there are any.
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect check day.jsonl.gz\n  \
                                  zcat day.jsonl.gz | vllm-vcr inspect check -")]
     Check(InspectArgs),
-    /// Show what the trace reveals to its readers; list what looks like a secret, and exit 1 if anything does.
+    /// Show what the trace reveals to its readers; list what looks like a secret, and exit with 1 if anything does.
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect audit day.jsonl.gz\n  \
                                  vllm-vcr inspect audit day.jsonl.gz --redact-pattern 'case=case-[0-9]+'")]
     Audit(AuditArgs),
@@ -43,31 +43,31 @@ pub(in crate::cli) enum InspectCommand {
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect schedule workload.json > steps.jsonl\n  \
                                  vllm-vcr inspect schedule workload.json | jq -c '[.step, .running, .waiting, .usage]'")]
     Schedule(ScheduleArgs),
-    /// Fit a model of an engine's step times to traces; print it with its errors.
+    /// Fit a model of step times to traces; print it with its errors.
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect fit low.jsonl.gz\n  \
                                  vllm-vcr inspect fit low.jsonl.gz --predict high.jsonl.gz --max-num-seqs 64")]
     Fit(FitArgs),
-    /// Run the requests of a trace through simulated engines behind a router, under a clock that only counts; print their latencies.
+    /// Simulate engines behind a router on the requests of a trace, in virtual time; print the latencies.
     #[command(
         after_long_help = "Examples:\n  vllm-vcr inspect simulate day.jsonl.gz --replicas 4 --router prefix \\\n      --slo ttft=2s,itl=50ms\n  \
                                  vllm-vcr inspect simulate toolagent_trace.jsonl --replicas 8 --router round_robin \\\n      --latency-profile h100x4-70b\n  \
                                  vllm-vcr inspect simulate day.jsonl.gz --latency-trace day.jsonl.gz --speed 3 --json | jq .ttft_ms"
     )]
     Simulate(Box<SimulateArgs>),
-    /// Compare two traces: what changed, how sure that is, and whether a gate lets it pass.
+    /// Compare two traces: what changed, with confidence intervals, and whether the change passes a gate.
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect compare monday.jsonl.gz tuesday.jsonl.gz\n  \
                                  vllm-vcr inspect compare before.jsonl.gz after.jsonl.gz --gate gate.toml --markdown change.md")]
     Compare(compare::CompareArgs),
-    /// Convert requests between this program's traces and the files of other tools; print what prompts shared before and after.
+    /// Convert requests between traces and the files of other tools; print the shared prefixes before and after.
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect convert conversation_trace.jsonl -o day.jsonl.gz\n  \
                                  vllm-vcr inspect convert agents.json --from weka -o agents.jsonl\n  \
                                  vllm-vcr inspect convert day.jsonl.gz -o day.mooncake.jsonl")]
     Convert(convert::TraceConvertArgs),
-    /// Make one trace of several, such as those of the parts of a load, on one clock; print the figures of the whole.
+    /// Merge traces into one, such as those of the shards of a load, on one clock; print the figures of the whole.
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect merge shard-*.jsonl.gz -o whole.jsonl.gz\n  \
                                  vllm-vcr inspect merge shards/ -o whole.jsonl.gz --json | jq .latencies.ttft")]
     Merge(merge::TraceMergeArgs),
-    /// Write a page of traces: curves, tables and comparisons in one HTML file.
+    /// Write an HTML page of traces: curves, tables and comparisons.
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect report day.jsonl.gz -o day.html\n  \
                                  vllm-vcr inspect report before.jsonl.gz after.jsonl.gz -o change.html")]
     Report(report::ReportArgs),
@@ -76,23 +76,22 @@ pub(in crate::cli) enum InspectCommand {
 /// Traces to fit, and one to predict.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct FitArgs {
-    /// The traces: files, directories of them, the first file of a capture in several; - is stdin.
+    /// The traces: files, directories of traces, or the first file of a rotated capture; - is stdin.
     #[arg(value_name = "PATH", required = true)]
     pub(in crate::cli) paths: Vec<PathBuf>,
-    /// Runs the requests of this trace through a simulated engine with the fitted times, and compares their latencies with the recorded
-    /// ones.
+    /// Simulates an engine with the fitted times on the requests of this trace, and compares the latencies with the recorded ones.
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) predict: Option<PathBuf>,
-    /// Requests that the predicted engine runs at once.
+    /// Requests that the simulated engine runs at once.
     #[arg(long, value_name = "N", default_value = "256", requires = "predict")]
     pub(in crate::cli) max_num_seqs: NonZeroU32,
-    /// Tokens of one of its steps.
+    /// Tokens per step of that engine.
     #[arg(long, value_name = "N", default_value = "2048", requires = "predict")]
     pub(in crate::cli) max_num_batched_tokens: NonZeroU32,
     /// Blocks of its KV cache.
     #[arg(long, value_name = "N", default_value = "16384", requires = "predict")]
     pub(in crate::cli) num_gpu_blocks_override: NonZeroU32,
-    /// Seed of the times that are drawn.
+    /// Seed of the random times.
     #[arg(long, value_name = "N", default_value = "0", requires = "predict")]
     pub(in crate::cli) seed: u64,
     /// Prints one JSON object instead of text.
@@ -103,7 +102,7 @@ pub(in crate::cli) struct FitArgs {
 /// A workload for the scheduler.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ScheduleArgs {
-    /// The workload, JSON: a configuration and requests with the steps before which they arrive; - is stdin.
+    /// The workload, JSON: a configuration, and requests with the steps before which they arrive; - is stdin.
     #[arg(value_name = "WORKLOAD.json")]
     pub(in crate::cli) workload: PathBuf,
 }
@@ -120,7 +119,7 @@ pub(in crate::cli) struct AuditArgs {
 /// Traces and how to print what was found.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct InspectArgs {
-    /// The traces: files, directories of them, the first file of a capture in several; - is stdin.
+    /// The traces: files, directories of traces, or the first file of a rotated capture; - is stdin.
     #[arg(value_name = "PATH", required = true)]
     pub(in crate::cli) paths: Vec<PathBuf>,
     /// Prints one JSON object instead of text.

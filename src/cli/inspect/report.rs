@@ -12,10 +12,10 @@ use crate::{
 /// Traces, and where the page goes.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ReportArgs {
-    /// The traces, side by side: of each a file, a directory of its parts, the first file of a capture in several; - is stdin.
+    /// The traces, side by side: each a file, a directory of its parts, or the first file of a rotated capture; - is stdin.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// The page, one HTML file that needs no other; an older one is replaced.
+    /// The HTML file to write, which needs no other file; an existing one is replaced.
     #[arg(short, long, value_name = "FILE.html")]
     output: PathBuf,
 }

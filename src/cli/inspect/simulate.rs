@@ -24,58 +24,59 @@ use crate::{
 /// A trace, engines, and a router before them.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct SimulateArgs {
-    /// The traces: files, directories of them, the first file of a capture in several; - is stdin. Or one file of requests of
-    /// another tool, as `inspect convert` reads them, such as Mooncake's.
+    /// The traces: files, directories of traces, or the first file of a rotated capture; - is stdin. Or one file of requests of another
+    /// tool, as in `inspect convert`, such as a Mooncake trace.
     #[arg(value_name = "PATH", required = true)]
     pub(in crate::cli) paths: Vec<PathBuf>,
     /// Number of engines.
     #[arg(long, help_heading = "Router", value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(in crate::cli) replicas: u32,
-    /// Which replica a request goes to: each in turn (round_robin), the one with the fewest requests in flight (least_loaded), of two that
-    /// are drawn the one with fewer (least_request, as Envoy's), the same for a session or a first block (consistent_hash), the one that
-    /// had the longest prefix before (prefix, as vllm-router's cache_aware), or any (random).
+    /// How the router chooses a replica: each in turn (round_robin); fewest requests in flight (least_loaded); the less loaded of two
+    /// random ones (least_request, as in Envoy); by a hash of the session or first block (consistent_hash); longest prefix served before
+    /// (prefix, as cache_aware of vllm-router); or any (random).
     #[arg(long, help_heading = "Router", value_name = "POLICY", default_value = "round_robin")]
     pub(in crate::cli) router: RouterPolicy,
-    /// Share of a prompt that `prefix` follows; where less of it went anywhere before, it goes to the least loaded.
+    /// Smallest share of a prompt that `prefix` follows; below it, the least loaded replica gets the request.
     #[arg(long, help_heading = "Router", value_name = "SHARE", default_value = "0.3", value_parser = share("a share from 0 to 1 is needed, such as 0.3"))]
     pub(in crate::cli) cache_threshold: f64,
-    /// `prefix` takes the least loaded where one replica has more than so many requests more than another,
+    /// `prefix` chooses the least loaded replica if another one exceeds it by more than this number of requests and by more than the factor
+    /// of --balance-rel-threshold.
     #[arg(long, help_heading = "Router", value_name = "N", default_value = "64")]
     pub(in crate::cli) balance_abs_threshold: u32,
-    /// and more than so many times as many.
+    /// The factor for --balance-abs-threshold.
     #[arg(long, help_heading = "Router", value_name = "X", default_value = "1.5", value_parser = factor)]
     pub(in crate::cli) balance_rel_threshold: f64,
     /// How many times faster than recorded requests arrive.
     #[arg(long, help_heading = "Workload", value_name = "X", default_value = "1")]
     pub(in crate::cli) speed: TimeScale,
-    /// Limits of a good request: ttft, itl (its longest gap), tpot (its mean gap) and e2e, such as ttft=2s,itl=50ms.
+    /// Latency limits of a good request: ttft, itl (its longest gap), tpot (its mean gap) and e2e, such as ttft=2s,itl=50ms.
     #[arg(long, help_heading = "Output", value_name = "LIMITS")]
     pub(in crate::cli) slo: Option<Slo>,
-    /// An answer in the prompt of the next turn, where the trace's cached tokens do not show it.
+    /// How an answer stands in the prompt of the next turn, if the trace's cached tokens do not show it.
     #[arg(long, help_heading = "Workload", value_name = "TOKENS", default_value = "verbatim", value_parser = one_of::<Answers>())]
     pub(in crate::cli) answers: Answers,
-    /// Seed of the times that are drawn, and of --router random and least_request.
+    /// Seed of random times, and of --router random and least_request.
     #[arg(long, help_heading = "Workload", value_name = "N", default_value = "0")]
     pub(in crate::cli) seed: u64,
-    /// Tokens of a block of `hash_ids`.
+    /// Tokens per block of `hash_ids`.
     #[arg(long, help_heading = "Workload", value_name = "N", default_value = "512", value_parser = count)]
     pub(in crate::cli) hash_block_size: NonZeroU32,
     /// Prints one JSON object instead of text.
     #[arg(long, help_heading = "Output")]
     pub(in crate::cli) json: bool,
-    /// Tokens per block of the prefix cache; without it, the trace's. One must be a multiple of the other.
+    /// Tokens per block of the prefix cache. Default: the trace's. One must be a multiple of the other.
     #[arg(long, value_name = "N", help_heading = "Engine", value_parser = count)]
     pub(in crate::cli) block_size: Option<NonZeroU32>,
-    /// Longest prompt plus output in tokens; longer requests are refused, or end there. Without it, what fits the cache.
+    /// Maximum length of prompt plus output in tokens; longer requests are refused or cut. Default: what fits into the cache.
     #[arg(long, value_name = "N", help_heading = "Engine", value_parser = model_length)]
     pub(in crate::cli) max_model_len: Option<ModelLength>,
-    /// Requests that an engine may have; more are refused.
+    /// Maximum number of requests of an engine; more are refused.
     #[arg(long, value_name = "N", help_heading = "Engine")]
     pub(in crate::cli) max_num_queued_reqs: Option<u32>,
     /// Steps take no time.
     #[arg(long, help_heading = "Engine", conflicts_with_all = ["time_to_first_token", "inter_token_latency"])]
     pub(in crate::cli) instant: bool,
-    /// How many times faster than these times steps are.
+    /// Speed factor of the steps, relative to these times.
     #[arg(long, value_name = "X", help_heading = "Engine", conflicts_with = "instant")]
     pub(in crate::cli) time_scale: Option<TimeScale>,
     /// Time of a step with a prefill.
@@ -84,7 +85,7 @@ pub(in crate::cli) struct SimulateArgs {
     /// Time of a step with decodes only.
     #[arg(long, value_name = "DURATION", help_heading = "Engine", value_parser = parse_duration)]
     pub(in crate::cli) inter_token_latency: Option<Duration>,
-    /// Time of a request outside of the engine: in the router, in the server's front end and on the way. A --latency-trace has it already.
+    /// Time of a request outside of the engine: in the router, in the front end and on the network. A --latency-trace includes it.
     #[arg(long, help_heading = "Router", value_name = "DURATION", default_value = "0", value_parser = parse_duration, conflicts_with = "latency_trace")]
     pub(in crate::cli) front_end_time: Duration,
     #[command(flatten)]

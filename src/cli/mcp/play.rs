@@ -11,6 +11,7 @@ use std::{
 use clap::Args;
 
 use crate::{
+    base::one_line::counted,
     cli::{
         failure::Failure,
         mcp::servers::server_name,
@@ -38,56 +39,57 @@ Examples:
   Answer from a cassette, without the server:
     vllm-vcr mcp-play --cassette time.yaml
 
-  Answer calls that were not recorded as the most similar one was:
+  Answer calls that were not recorded with the answer to the most similar one:
     vllm-vcr mcp-play --cassette time.yaml --on-miss closest
 
-  Refuse whatever was not recorded, and what is sent more often than it was; keep the report:
+  Refuse requests that were not recorded, or are sent more often than recorded; keep the report:
     vllm-vcr mcp-play --cassette time.yaml --strict --report report.json";
 
 /// Answer an MCP client over stdio from a cassette, without the server.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(in crate::cli) struct McpPlayArgs {
-    /// A cassette to play; of several the records of the server are played as one.
+    /// A cassette to play; the records of several are played as one.
     #[arg(long, help_heading = "Cassette", value_name = "FILE", required = true)]
     pub(in crate::cli) cassette: Vec<PathBuf>,
-    /// The server to be. Without it, the only one that was recorded.
+    /// The recorded server to play. Default: the only one.
     #[arg(long, help_heading = "Cassette", value_name = "NAME", value_parser = server_name)]
     pub(in crate::cli) server: Option<String>,
-    /// What a request gets that was not recorded: an error, from tools a made-up text (stub) or a null
-    /// result (null), or the answer to a similar call (closest).
+    /// Response to a request that was not recorded: an error, for tools a made-up text (stub) or a null result (null), or the answer to a
+    /// similar call (closest).
     #[arg(long, help_heading = "Matching", value_name = "WHAT", default_value = "error", value_parser = on_novel)]
     pub(in crate::cli) on_miss: OnNovel,
-    /// What a request gets that is sent more often than it was recorded. Without it the last one again, under --strict an error.
+    /// Response to a request that is sent more often than it was recorded. Default: the last one again, or an error under --strict.
     #[arg(long, help_heading = "Matching", value_name = "WHAT", value_parser = one_of::<OnUsedUp>())]
     pub(in crate::cli) on_exhausted: Option<OnUsedUp>,
-    /// Refuses what was not recorded and what is sent more often than it was. Misses, loose matches and unconsumed records end the
-    /// program with 1, unless --fail-on names others.
+    /// Refuses requests that were not recorded, or are sent more often than recorded. Misses, loose matches and unconsumed records make the
+    /// exit code 1, unless --fail-on names others.
     #[arg(long, help_heading = "Matching")]
     pub(in crate::cli) strict: bool,
-    /// A field of requests that does not count, such as $.params.arguments.now.
+    /// A field of requests to ignore, such as $.params.arguments.now.
     #[arg(long, help_heading = "Matching", value_name = "PLACE")]
     pub(in crate::cli) ignore: Vec<FieldPath>,
-    /// An edit of every text before it is compared: s/PATTERN/REPLACEMENT/.
+    /// An edit of every text before comparison: s/PATTERN/REPLACEMENT/.
     #[arg(long, help_heading = "Matching", value_name = "EDIT")]
     pub(in crate::cli) scrub: Vec<Scrub>,
-    /// Counts entries of _meta too, but those of the protocol, of progress and of traces.
+    /// Also compares entries of _meta, except those of the protocol, progress and tracing.
     #[arg(long, help_heading = "Matching")]
     pub(in crate::cli) match_meta: bool,
-    /// How long the client's reply to a request of the server is waited for.
+    /// How long to wait for the client's reply to a request of the server.
     #[arg(long, help_heading = "Client", value_name = "DURATION", default_value = "60s", value_parser = with_unit)]
     pub(in crate::cli) reply_within: Duration,
-    /// Values of placeholders that no request has, a line for each: email:1 = jane@example.org. They are put into what is played.
+    /// Values of placeholders that no request contains, one per line: email:1 = jane@example.org. They replace the placeholders in what is
+    /// played.
     #[arg(long, help_heading = "Cassette", value_name = "FILE")]
     pub(in crate::cli) secrets: Option<PathBuf>,
-    /// Plays a cassette that holds secrets.
+    /// Plays a cassette even if it holds secrets.
     #[arg(long, help_heading = "Cassette")]
     pub(in crate::cli) allow_secrets: bool,
-    /// What ends the program with 1: miss, unconsumed, unconsumed=all, exhausted, loose, drift (replies of the
-    /// client), placeholder (an answer with one, since no value was known).
+    /// What makes the exit code 1: miss, unconsumed, unconsumed=all, exhausted, loose, drift (replies of the client), placeholder (a
+    /// response with a placeholder whose value was not known).
     #[arg(long, help_heading = "Report", value_name = "WHAT", value_delimiter = ',')]
     pub(in crate::cli) fail_on: Vec<Concern>,
-    /// Writes the report here too, as JSON.
+    /// Writes the report also as JSON to this file.
     #[arg(long, help_heading = "Report", value_name = "FILE")]
     pub(in crate::cli) report: Option<PathBuf>,
     #[command(flatten)]
@@ -135,7 +137,7 @@ pub(in crate::cli) fn run(args: McpPlayArgs) -> Result<ExitCode, Failure> {
     };
     let records = index.records().len();
     let mut session = McpSession::new(Arc::new(index), &server, policy);
-    output::note(&format!("mcp-play: {server}, {records} records\n"));
+    output::note(&format!("mcp-play: {server}, {}\n", counted(records, "record")));
     runtime::run(|shutdown| async move {
         let (input, output) = runtime::stdin_and_stdout()?;
         let ended = play_stdio(&mut session, input, output, shutdown.requested()).await;
@@ -163,8 +165,8 @@ fn refuse_secrets(found: &[String]) -> Result<(), Failure> {
         return Ok(());
     }
     let listed: Vec<&str> = found.iter().take(20).map(String::as_str).collect();
-    let message = format!("there are {} secrets in what is to be played:\n  {}", found.len(), listed.join("\n  "));
-    let hint = "take them out with `vllm-vcr cassette redact FILE`, or play them with --allow-secrets";
+    let message = format!("the cassettes hold secrets ({}):\n  {}", found.len(), listed.join("\n  "));
+    let hint = "remove them with `vllm-vcr cassette redact FILE`, or play them with --allow-secrets";
     Err(Failure::input(message).hint(hint))
 }
 
@@ -178,10 +180,10 @@ fn server(args: &McpPlayArgs, cassettes: &[Cassette]) -> Result<String, Failure>
         (None, [one]) => Ok(one.clone()),
         (_, []) => {
             let hint = "record it: vllm-vcr mcp-tap --cassette FILE -- COMMAND";
-            Err(Failure::input("there are no records of an MCP server").hint(hint))
+            Err(Failure::input("the cassettes have no records of an MCP server").hint(hint))
         }
         (Some(server), known) => {
-            let message = format!("there are no records of the server {server}");
+            let message = format!("the cassettes have no records of the server {server}");
             Err(Failure::input(message).hint(format!("recorded: {}", known.join(", "))))
         }
         (None, known) => {

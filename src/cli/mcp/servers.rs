@@ -6,6 +6,7 @@ use clap::Args;
 use http::{HeaderName, HeaderValue};
 
 use crate::{
+    base::one_line::counted,
     cli::{
         failure::Failure,
         output,
@@ -27,15 +28,15 @@ use crate::{
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "MCP")]
 pub(in crate::cli) struct McpTappedArgs {
-    /// Records an MCP server over HTTP too, in the same cassette: it is at /mcp/NAME. Such as time=http://localhost:9000/mcp.
+    /// Also records an MCP server over HTTP, in the same cassette; clients reach it at /mcp/NAME. Such as time=http://localhost:9000/mcp.
     #[arg(long, value_name = "NAME=URL", value_parser = named_url)]
     pub(in crate::cli) mcp: Vec<(String, EndpointUrl)>,
-    /// Records an MCP server over stdio too: it is at /mcp/NAME, and the command is run for each session of a client. Such as
-    /// 'files=npx -y @modelcontextprotocol/server-filesystem /tmp'; quotes and backslashes mean what they do in a shell.
+    /// Also records an MCP server over stdio; clients reach it at /mcp/NAME, and each session runs the command. Such as 'files=npx -y
+    /// @modelcontextprotocol/server-filesystem /tmp'; quotes and backslashes as in a shell.
     #[arg(long, value_name = "NAME=COMMAND", value_parser = named_command)]
     pub(in crate::cli) mcp_stdio: Vec<McpCommand>,
-    /// A header of every request to the MCP servers, in place of the client's: 'Authorization: Bearer TOKEN'. With NAME= before it, to one
-    /// of them. It is not recorded. Other users can read arguments: prefer VLLM_VCR_UPSTREAM_HEADER.
+    /// A header for every request to the MCP servers, in place of the client's: 'Authorization: Bearer TOKEN'; NAME=HEADER for one server
+    /// only. It is not recorded. Other users can see arguments: prefer VLLM_VCR_UPSTREAM_HEADER.
     #[arg(long, value_name = "HEADER", hide_default_value = true)]
     pub(in crate::cli) upstream_header: Vec<Secret>,
 }
@@ -85,25 +86,25 @@ fn words(command: &str) -> Result<Vec<String>, String> {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "MCP servers")]
 pub(in crate::cli) struct McpServersArgs {
-    /// What a request to an MCP server gets that was not recorded.
+    /// Response to a request to an MCP server that was not recorded.
     #[arg(long, value_name = "WHAT", default_value = "error", value_parser = one_of::<OnNovel>())]
     pub(in crate::cli) mcp_on_miss: OnNovel,
-    /// The real MCP server of a name, over streamable HTTP, for --mcp-on-miss upstream and record and for the modes that go upstream. Such as
+    /// The real MCP server of this name, over streamable HTTP, for --mcp-on-miss upstream and record and for modes that forward. Such as
     /// time=http://localhost:9000/mcp.
     #[arg(long, value_name = "NAME=URL", value_parser = named_url)]
     pub(in crate::cli) mcp_upstream: Vec<(String, EndpointUrl)>,
-    /// A header of every request to the real MCP servers, in place of the client's: 'Authorization: Bearer TOKEN'. With NAME= before it, to one
-    /// of them. It is not recorded. Other users can read arguments: prefer VLLM_VCR_UPSTREAM_HEADER.
+    /// A header for every request to the real MCP servers, in place of the client's: 'Authorization: Bearer TOKEN'; NAME=HEADER for one
+    /// server only. It is not recorded. Other users can see arguments: prefer VLLM_VCR_UPSTREAM_HEADER.
     #[arg(long, value_name = "HEADER", hide_default_value = true)]
     pub(in crate::cli) upstream_header: Vec<Secret>,
-    /// Counts entries of _meta too, but those of the protocol, of progress and of traces.
+    /// Also compares entries of _meta, except those of the protocol, progress and tracing.
     #[arg(long)]
     pub(in crate::cli) mcp_match_meta: bool,
-    /// How long the client's reply to a request of an MCP server is waited for.
+    /// How long to wait for the client's reply to a request of an MCP server.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = with_unit)]
     pub(in crate::cli) mcp_reply_within: Duration,
-    /// A name with a dot under which clients reach the MCP servers, or * for any. Other names than addresses and names without a
-    /// dot are refused: they may be those of web pages.
+    /// A host name under which clients reach the MCP servers, or * for any. By default only addresses and names without a dot are accepted:
+    /// others may belong to web pages.
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) mcp_host: Vec<String>,
 }
@@ -153,7 +154,7 @@ pub(in crate::cli) fn servers(args: &McpTappedArgs) -> Result<Vec<NamedEndpoint>
     let servers = endpoints("--mcp", &args.mcp, &args.upstream_header)?;
     let names = args.mcp_stdio.iter().map(|server| &server.name);
     match names.enumerate().find(|(at, name)| is_named_before(args, *at, name)).map(|(_, name)| name) {
-        Some(name) => Err(Failure::usage(format!("--mcp-stdio {name}: there is another server of this name"))),
+        Some(name) => Err(Failure::usage(format!("--mcp-stdio {name}: another server has this name"))),
         None => Ok(servers),
     }
 }
@@ -167,7 +168,7 @@ pub(in crate::cli) fn endpoints(
     let mut servers: Vec<NamedEndpoint> = Vec::new();
     for (name, url) in named {
         if servers.iter().any(|server| server.name == *name) {
-            return Err(Failure::usage(format!("{flag} {name}: there is another server of this name")));
+            return Err(Failure::usage(format!("{flag} {name}: another server has this name")));
         }
         let own = headers.iter().filter(|header| header.server.as_ref().is_none_or(|of| of == name));
         let headers = own.map(|header| (header.name.clone(), header.value.clone())).collect();
@@ -177,7 +178,7 @@ pub(in crate::cli) fn endpoints(
     match headers.iter().filter_map(|header| header.server.as_ref()).find(|name| !is_known(name)) {
         Some(name) => Err(Failure::usage(format!("--upstream-header {name}=…: no {flag} server has this name"))),
         None if servers.is_empty() && !headers.is_empty() => {
-            Err(Failure::usage("--upstream-header is for MCP servers, and there is none")
+            Err(Failure::usage("--upstream-header is for MCP servers, and none is named")
                 .hint(format!("name one: {flag} NAME=URL")))
         }
         None => Ok(servers),
@@ -233,8 +234,8 @@ pub(in crate::cli) fn refuse_mode(args: &McpTappedArgs, mode: Option<ModeArg>, f
     if (args.mcp.is_empty() && args.mcp_stdio.is_empty()) || !plays {
         return Ok(());
     }
-    Err(Failure::usage("--mcp and --mcp-stdio record servers, and nothing is recorded in this mode").hint(
-        "choose --mode all or new-episodes; what answers from a cassette and asks these servers for the rest is \
+    Err(Failure::usage("--mcp and --mcp-stdio have no effect: nothing is recorded in this mode").hint(
+        "choose --mode all or new-episodes; to answer from a cassette and forward the rest to these servers: \
              vllm-vcr play --cassette FILE --mcp-on-miss upstream --mcp-upstream NAME=URL",
     ))
 }
@@ -242,23 +243,23 @@ pub(in crate::cli) fn refuse_mode(args: &McpTappedArgs, mode: Option<ModeArg>, f
 /// Formats what was not recorded of messages to MCP servers, and why; nothing where all of it was.
 pub(in crate::cli) fn missing(recorded: &McpRecorded) -> String {
     let text = missing_lines(recorded);
-    if text.is_empty() { text } else { format!("of messages to MCP servers:\n{text}") }
+    if text.is_empty() { text } else { format!("messages to MCP servers:\n{text}") }
 }
 
 /// Formats what was recorded, and what was not and why.
 pub(in crate::cli) fn text(recorded: &McpRecorded) -> String {
-    format!("recorded {} messages of the client\n{}", recorded.records, missing_lines(recorded))
+    format!("recorded {} of the client\n{}", counted(recorded.records, "message"), missing_lines(recorded))
 }
 
 fn missing_lines(recorded: &McpRecorded) -> String {
     let McpRecorded { records: _, unsearched, gaps, refused, unrecorded } = recorded;
     output::counts(&[
-        (*refused, "messages were refused by the server over HTTP, or did not reach it, and are not recorded"),
-        (unrecorded.unreadable, "lines were no messages and are not recorded"),
-        (unrecorded.unmatched, "responses had no request and are not recorded"),
-        (unrecorded.early, "messages of the server came before the client's first and are not recorded"),
-        (*gaps, "times the recorder could not keep up, or a message was too large: messages are missing"),
-        (*unsearched, "exchanges not recorded: too much work to search them for secrets"),
+        (*refused, "message", "not recorded: refused by the server over HTTP, or not delivered"),
+        (unrecorded.unreadable, "line", "not recorded: not a message"),
+        (unrecorded.unmatched, "response", "not recorded: without a request"),
+        (unrecorded.early, "message", "of the server not recorded: before the client's first"),
+        (*gaps, "gap", "in the recording: the recorder could not keep up, or a message was too large"),
+        (*unsearched, "exchange", "not recorded: too much work to search for secrets"),
     ])
 }
 
@@ -324,7 +325,7 @@ mod tests {
             (&["a"], "b c: hidden", "is not `Name: value`"),
             (&["a"], "x: hid\u{7f}den", "is not `Name: value`"),
             (&["a"], "b=x: hidden", "--upstream-header b=…"),
-            (&[], "x: hidden", "there is none"),
+            (&[], "x: hidden", "none is named"),
             (&["a", "a"], "x: hidden", "--mcp a"),
         ] {
             let error = servers(&args(names, &[header])).unwrap_err().text();

@@ -33,18 +33,19 @@ Examples:
     {\"mcpServers\": {\"time\": {\"command\": \"vllm-vcr\",
       \"args\": [\"mcp-tap\", \"--cassette\", \"/home/me/time.yaml\", \"--\", \"uvx\", \"mcp-server-time\"]}}}";
 
-/// Record an MCP server for a client over stdio: bytes pass unchanged both ways, and every message goes into a cassette. The server is
-/// one that a command starts, or one over HTTP.
+/// Record an MCP server for a client over stdio.
+///
+/// Bytes pass unchanged both ways, and every message is recorded in a cassette. The server is a command, or one over HTTP.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(in crate::cli) struct McpTapArgs {
     /// The cassette to write, .yaml.
     #[arg(long, help_heading = "Cassette", value_name = "FILE")]
     pub(in crate::cli) cassette: PathBuf,
-    /// The server's name in the cassette. Without it, the name of the cassette.
+    /// The server's name in the cassette. Default: the name of the cassette.
     #[arg(long, help_heading = "Cassette", value_name = "NAME", value_parser = server_name)]
     pub(in crate::cli) name: Option<String>,
-    /// Outcome of a cassette that exists: it is replaced (all), or records are added to it (new-episodes).
+    /// What happens to an existing cassette: it is replaced (all), or records are added to it (new-episodes).
     #[arg(long, help_heading = "Cassette", value_name = "MODE")]
     pub(in crate::cli) mode: Option<McpMode>,
     #[command(flatten)]
@@ -52,11 +53,11 @@ pub(in crate::cli) struct McpTapArgs {
     /// The URL of a server over streamable HTTP, in place of a command.
     #[arg(long, help_heading = "Server", value_name = "URL", conflicts_with = "command")]
     pub(in crate::cli) url: Option<EndpointUrl>,
-    /// A header of every request to that URL, such as 'Authorization: Bearer TOKEN'. It is not recorded. Other users can read
-    /// arguments: prefer VLLM_VCR_UPSTREAM_HEADER.
+    /// A header for every request to that URL, such as 'Authorization: Bearer TOKEN'. It is not recorded. Other users can see arguments:
+    /// prefer VLLM_VCR_UPSTREAM_HEADER.
     #[arg(long, help_heading = "Server", value_name = "HEADER", requires = "url", hide_default_value = true)]
     pub(in crate::cli) upstream_header: Vec<Secret>,
-    /// Who signs the certificate of that URL, or the certificate itself, a PEM file; without it, the authorities that browsers trust.
+    /// CA certificate of that server, or its own certificate, a PEM file. Default: the CAs that browsers trust.
     #[arg(long, help_heading = "Server", value_name = "FILE", requires = "url")]
     pub(in crate::cli) upstream_ca: Option<PathBuf>,
     /// The command that starts the server.

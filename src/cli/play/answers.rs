@@ -5,6 +5,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::{task::spawn_blocking, time::interval};
 
 use crate::{
+    base::one_line::counted,
     cli::{failure::Failure, output, redaction::shown, runtime},
     recording::cassette::AnswersError,
     replay::player::{AnswerRules, CassettePlayer},
@@ -50,7 +51,7 @@ async fn read_at_change(rules: Arc<AnswerRules>) {
 
 fn reload(rules: &AnswerRules) {
     match rules.reload() {
-        Ok(count) => output::note(&format!("answers: {count} rules were read again\n")),
-        Err(error) => output::warn(&format!("answers: the rules of before stay: {}\n", shown(&error.to_string()))),
+        Ok(count) => output::note(&format!("answers: read {} again\n", counted(count, "rule"))),
+        Err(error) => output::warn(&format!("answers: the earlier rules stay in use: {}\n", shown(&error.to_string()))),
     }
 }

@@ -25,39 +25,40 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Engine")]
 pub(in crate::cli) struct SimulatedArgs {
-    /// Answers through a simulated engine: vLLM's scheduler and KV cache decide in which step each token comes, so requests wait, share
-    /// steps and find their prefixes cached as in vLLM. Contents stay those of the source. The flags below count with it only.
+    /// Simulates the engine: vLLM's scheduler and KV cache decide in which step each token comes, so requests wait, share steps and find
+    /// their prefixes cached as in vLLM. The content still comes from the source. The other flags of this topic have an effect only with
+    /// it.
     #[arg(long, group = "@any")]
     pub(in crate::cli) engine: bool,
-    /// Is the engine core behind vLLM's own front end instead of a server: the address at which `vllm serve` or `vllm-rs serve` waits for
-    /// engines, with --data-parallel-size-local 0 --data-parallel-rpc-port PORT. Implies --engine.
+    /// Serves as the engine core behind vLLM's own front end instead of as a server: the address at which `vllm serve` or `vllm-rs serve`
+    /// waits for engines, with --data-parallel-size-local 0 --data-parallel-rpc-port PORT. Implies --engine.
     #[arg(long, group = "@tokens", value_name = "ADDRESS", value_parser = front_end)]
     pub(in crate::cli) engine_core: Option<String>,
     #[command(flatten)]
     pub(in crate::cli) stepping: SteppingArgs,
-    /// Serves each request at its recorded times, as without --engine; the engine adds what it waits for a place, for blocks and for the
-    /// tokens of a step where more requests are there than when it was recorded.
+    /// Serves each request at its recorded times, as without --engine, plus the time that it waits for a slot, for blocks and for tokens of
+    /// a step if more requests are running than when it was recorded.
     #[arg(long, group = "@times", group = "@engine", conflicts_with_all = ["instant", "pace", "latency_trace", "latency_profile"], conflicts_with_all = KNOBS)]
     pub(in crate::cli) latency_recorded: bool,
-    /// Shows at /metrics the names of earlier versions of vLLM too.
+    /// Serves the metric names of earlier versions of vLLM too.
     #[arg(long, group = "@engine")]
     pub(in crate::cli) legacy_metrics: bool,
-    /// Seed of the hash before the first block of a prompt, which all block hashes and KV events follow. Without it that of
-    /// PYTHONHASHSEED, else vLLM's own.
+    /// Seed of the hash before a prompt's first block, from which all block hashes and KV events follow. Default: PYTHONHASHSEED, else
+    /// vLLM's own.
     #[arg(long, value_name = "SEED", group = "@engine")]
     pub(in crate::cli) hash_seed: Option<String>,
-    /// Number of engines, each on a port of its own from --port on, with its own cache and metrics. They answer from the same records.
+    /// Number of engines, each on its own port from --port on, with its own cache and metrics. All serve the same records.
     #[arg(long, value_name = "N", groups = ["@engine", "@http"], default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(in crate::cli) replicas: u32,
-    /// Addresses of replicas in place of --replicas, --host and --port: HOST:PORT,HOST:PORT. Each is one; port 0 takes a free one.
+    /// Addresses of replicas in place of --replicas, --host and --port: HOST:PORT,HOST:PORT. Port 0 takes a free one.
     #[arg(long, value_name = "ADDRESSES", groups = ["@engine", "@http"], value_delimiter = ',', value_parser = host_and_port, conflicts_with_all = ["replicas", "host", "port", "uds"])]
     pub(in crate::cli) replica_addresses: Vec<String>,
-    /// Engines behind each server, each with its own queue, cache and metrics; a request goes to the one with the least load, or to that of
-    /// its header X-data-parallel-rank. -dp N means the same.
+    /// Engines behind each server, each with its own queue, cache and metrics; a request goes to the least loaded one, or to the one that
+    /// its header X-data-parallel-rank names. -dp N means the same.
     #[arg(long, value_name = "N", group = "@vllm_engine", default_value = "1", value_parser = ranks)]
     pub(in crate::cli) data_parallel_size: NonZeroU32,
-    /// What happens to the replicas, a YAML list of events: {at: 30s, replica: 2, do: die}, {at: 60s, replica: 2, do: start},
-    /// {at: 40s, replica: 1, slower: 3}. Replicas are numbered from 0, times are from the start of the server.
+    /// A script for the replicas, a YAML list of events: {at: 30s, replica: 2, do: die}, {at: 60s, replica: 2, do: start}, {at: 40s,
+    /// replica: 1, slower: 3}. Replicas are numbered from 0, times are from the start of the server.
     #[arg(long, value_name = "FILE", group = "@engine")]
     pub(in crate::cli) script: Option<PathBuf>,
 }

@@ -5,6 +5,7 @@ use std::{process::ExitCode, sync::Arc};
 use engine_core::layout::{KNOWN_VERSIONS, VersionFamily};
 
 use crate::{
+    base::one_line::counted,
     cli::{
         failure::Failure,
         flags::{Typed, name_of},
@@ -24,20 +25,20 @@ const OF_HTTP: &[&str] = &["ServerArgs", "FaultArgs", "McpServersArgs", "@http"]
 /// Flags of these structs that count here too.
 const COUNT_TOO: [&str; 5] = ["startup_duration", "max_num_queued_reqs", "fault", "faults", "fault_seed"];
 
-/// Refuses what means nothing behind a front end.
+/// Refuses what has no effect behind a front end.
 pub(in crate::cli) fn check(args: &PlayArgs, typed: &Typed<'_>) -> Result<(), Failure> {
     if args.simulated.engine_core.is_none() {
         return Ok(());
     }
     if !args.cassettes.command.is_empty() {
-        return Err(Failure::usage("--engine-core serves a front end, and a command would not find it")
-            .hint("start the command beside it, with the address of the front end"));
+        return Err(Failure::usage("--engine-core serves a front end of vLLM, which a command cannot call")
+            .hint("start the command separately, with the address of the front end"));
     }
     let is_about_http = |id: &str| !COUNT_TOO.contains(&id);
     if let Some(flag) = typed.tagged(OF_HTTP).find(|flag| is_about_http(flag.get_id().as_str()) && typed.is_given(flag))
     {
-        return Err(Failure::usage(format!("--{} means nothing with --engine-core", name_of(flag)))
-            .hint("it is about this program's own HTTP server; leave it out"));
+        return Err(Failure::usage(format!("--{} has no effect with --engine-core", name_of(flag)))
+            .hint("it applies to this program's own HTTP server; leave it out"));
     }
     typed.tagged(&["@answers"]).filter(|flag| typed.is_given(flag)).for_each(|flag| {
         output::note(&format!("--{} has no effect with --engine-core: the front end makes answers\n", name_of(flag)));
@@ -51,13 +52,13 @@ pub(in crate::cli) fn config(args: &PlayArgs) -> Result<Option<EngineCoreConfig>
     let requested = args.engine.vllm_version.requested.trim_start_matches('v');
     let version = if requested.split('.').count() < 3 { format!("{requested}.0") } else { requested.to_owned() };
     let family = VersionFamily::of_version(&version).ok_or_else(|| {
-        Failure::usage(format!("--vllm-version {requested}: its engine core's protocol is not known"))
-            .hint(format!("known are those of {KNOWN_VERSIONS}"))
+        Failure::usage(format!("--vllm-version {requested}: the protocol of its engine core is not known"))
+            .hint(format!("known versions: {KNOWN_VERSIONS}"))
     })?;
     let of_front_end = |fault: &&Fault| !matches!(fault.row.stage, FaultStage::Server | FaultStage::Events);
     if let Some(fault) = faults::lines(&args.faults)?.faults.iter().find(of_front_end) {
         let when = fault.row.stage.when();
-        return Err(Failure::usage(format!("`{fault}` means nothing with --engine-core: it happens {when}"))
+        return Err(Failure::usage(format!("`{fault}` has no effect with --engine-core: it happens {when}"))
             .hint("faults of whole servers (die, refuse, slower, kv-exhausted) and of KV events do"));
     }
     let script = fleet::script(&args.simulated)?;
@@ -88,9 +89,10 @@ pub(in crate::cli) fn run(args: PlayArgs, config: EngineCoreConfig) -> Result<Ex
 
 fn greeting(player: &Player, config: &EngineCoreConfig) -> String {
     let (serving, EngineCoreConfig { front_end, version, .. }) = (player.serving(), config);
-    let source = serving
-        .trace
-        .map_or_else(|| "synthetic tokens".to_owned(), |trace| format!("{trace} ({} records)", serving.records));
+    let source = serving.trace.map_or_else(
+        || "synthetic tokens".to_owned(),
+        |trace| format!("{trace} ({})", counted(serving.records, "record")),
+    );
     let port = front_end.rsplit_once(':').map_or("", |(_, port)| port);
     format!(
         "engine core of vLLM {version} for the front end at {front_end}\nserving {source}; tokenizer {}; Ctrl-C ends it\n\n\

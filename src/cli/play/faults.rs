@@ -14,23 +14,23 @@ use crate::{
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Faults")]
 pub(in crate::cli) struct FaultArgs {
-    /// Lets something go wrong: KIND[:ARGUMENTS] [at PLACE] [where CONDITIONS], such as '429:retry-after=2s where first=2', 'reset at
-    /// event 3 where rate=0.1' or 'stall:30s at token 12 where prompt=weather'. /vcr/faults/catalog and the guide list the kinds.
+    /// Injects a fault: KIND[:ARGUMENTS] [at PLACE] [where CONDITIONS], such as '429:retry-after=2s where first=2', 'reset at event 3 where
+    /// rate=0.1' or 'stall:30s at token 12 where prompt=weather'. /vcr/faults/catalog and the guide list the kinds.
     #[arg(long, group = "@any", value_name = "FAULT")]
     pub(in crate::cli) fault: Vec<Fault>,
-    /// A YAML file of faults: `seed`, `include` and `faults`, a list of lines as --fault takes them.
+    /// A YAML file of faults: `seed`, `include` and `faults`, a list in the form of --fault.
     #[arg(long, group = "@any", value_name = "FILE")]
     pub(in crate::cli) faults: Option<PathBuf>,
-    /// Seed of faults with a rate: the same seed and the same requests give the same faults.
+    /// Seed of faults with a rate: the same seed and requests give the same faults.
     #[arg(long, group = "@any", value_name = "N")]
     pub(in crate::cli) fault_seed: Option<u64>,
-    /// Lets requests name faults of their own: X-VCR-Fault: FAULT, or X-Return-Error: 429.
+    /// Lets requests ask for faults: X-VCR-Fault: FAULT, or X-Return-Error: 429.
     #[arg(long, group = "@any")]
     pub(in crate::cli) fault_headers: bool,
-    /// Percentage of requests that fail, each with one of --failure-types, as llm-d-inference-sim has it.
+    /// Percentage of requests that fail, each with one of --failure-types, as in llm-d-inference-sim.
     #[arg(long, group = "@any", value_name = "PERCENT", value_parser = value_parser!(u8).range(0..=100))]
     pub(in crate::cli) failure_injection_rate: Option<u8>,
-    /// Kinds of the failures of --failure-injection-rate, by llm-d-inference-sim's names, each as often as the others; without it all.
+    /// Kinds of the failures of --failure-injection-rate, by llm-d-inference-sim's names, all equally often. Default: all kinds.
     #[arg(long, group = "@any", value_enum, value_delimiter = ',', value_name = "TYPES")]
     pub(in crate::cli) failure_types: Vec<FailureType>,
 }

@@ -42,12 +42,12 @@ impl FleetPlan {
         let refused = [
             (args.server.uds.is_some(), "--uds: replicas have ports"),
             (args.server.ssl_certfile.is_some(), "--ssl-certfile: replicas speak HTTP"),
-            (sources::of(args).contains(&sources::SourceKind::Cassette), "a cassette, which no engine answers"),
+            (sources::of(args).contains(&sources::SourceKind::Cassette), "a cassette, which needs no engine"),
         ];
         if (replicas > 1 || simulated.script.is_some())
             && let Some((_, what)) = refused.iter().find(|(is_given, _)| *is_given)
         {
-            return Err(Failure::usage(format!("{flag} does not go with {what}")).hint("leave one of them out"));
+            return Err(Failure::usage(format!("{flag} cannot be used with {what}")).hint("leave one of them out"));
         }
         let script = script(simulated)?;
         let takes_free_ports = args.address().ends_with(":0");

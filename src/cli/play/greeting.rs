@@ -3,6 +3,7 @@
 use std::{fmt::Write, net::SocketAddr};
 
 use crate::{
+    base::one_line::counted,
     cli::{escape, output::quoted},
     play::{ExampleRequest, Serving},
 };
@@ -13,13 +14,15 @@ pub(in crate::cli) fn brief(scheme: &str, address: SocketAddr, serving: &Serving
     let models = serving.models.join(", ");
     let _ = match (&serving.trace, serving.cassettes) {
         (None, Some(0)) if !serving.mcp.is_empty() => Ok(()),
-        (None, Some(0)) if serving.rules > 0 => writeln!(text, "serving {} rules as {models}", serving.rules),
-        (None, Some(records)) => writeln!(text, "serving {records} records of cassettes as {models}"),
+        (None, Some(0)) if serving.rules > 0 => {
+            writeln!(text, "serving {} as {models}", counted(serving.rules, "rule"))
+        }
+        (None, Some(records)) => writeln!(text, "serving {} of cassettes as {models}", counted(records, "record")),
         (Some(trace), _) => writeln!(text, "serving {trace} ({}) as {models}", count(serving)),
         (None, None) => writeln!(text, "serving synthetic tokens as {models}"),
     };
     for (server, records) in &serving.mcp {
-        let _ = writeln!(text, "serving {records} records of the MCP server {server} at /mcp/{server}");
+        let _ = writeln!(text, "serving {} of the MCP server {server} at /mcp/{server}", counted(*records, "record"));
     }
     text
 }
@@ -30,7 +33,7 @@ pub(in crate::cli) fn greeting(scheme: &str, address: SocketAddr, serving: &Serv
     let _ = writeln!(text, "tokenizer {}; Ctrl-C ends it", serving.tokenizer);
     match &serving.example {
         Some(example) => text.push_str(&trial(&format!("{scheme}://{}", reachable(address)), example)),
-        None => text.push_str("\nno request was recorded that could be shown: try a prompt that was\n"),
+        None => text.push_str("\nno recorded request can be shown as an example: send a prompt that was recorded\n"),
     }
     text
 }
@@ -38,7 +41,7 @@ pub(in crate::cli) fn greeting(scheme: &str, address: SocketAddr, serving: &Serv
 /// Formats the number of served records, and of all records if it is larger.
 fn count(serving: &Serving) -> String {
     let Serving { records, all_records, .. } = serving;
-    if records == all_records { format!("{records} records") } else { format!("{records} of {all_records} records") }
+    if records == all_records { counted(*records, "record") } else { format!("{records} of {all_records} records") }
 }
 
 fn trial(root: &str, example: &ExampleRequest) -> String {
@@ -93,6 +96,6 @@ mod tests {
         let serving = Serving { example: None, all_records: 4, ..serving };
         let text = greeting("http", "0.0.0.0:8123".parse().unwrap(), &serving);
         assert!(text.contains("serving day.jsonl (3 of 4 records) as m"), "{text}");
-        assert!(text.contains("try a prompt that was"), "{text}");
+        assert!(text.contains("send a prompt that was recorded"), "{text}");
     }
 }

@@ -22,16 +22,16 @@ pub(in crate::cli) struct KvEventsArgs {
     /// Publishes KV events, without JSON.
     #[arg(long)]
     pub(in crate::cli) enable_kv_cache_events: bool,
-    /// Where events go: listened on where it has a * or ::, else connected to. Without it tcp://*:5557.
+    /// Address of the KV events: listened on if it has a * or ::, else connected to. Default: tcp://*:5557.
     #[arg(long, value_name = "ENDPOINT")]
     pub(in crate::cli) kv_events_endpoint: Option<String>,
-    /// The topic of events; {ip} and {port} are the server's, {model} its first model's name.
+    /// Topic of the events; {ip} and {port} are the server's, {model} is its first model's name.
     #[arg(long, value_name = "TOPIC")]
     pub(in crate::cli) kv_events_topic: Option<String>,
     /// Form of events.
     #[arg(long, value_name = "FORM", default_value = "map", value_parser = one_of::<EventEncoding>())]
     pub(in crate::cli) kv_events_encoding: EventEncoding,
-    /// Form of block hashes; without it that of VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES, which is int.
+    /// Form of block hashes. Default: that of VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES, else int.
     #[arg(long, value_name = "FORM", value_parser = one_of::<EventHashes>())]
     pub(in crate::cli) kv_events_block_hashes: Option<EventHashes>,
 }
@@ -83,7 +83,7 @@ pub(in crate::cli) fn config(args: &KvEventsArgs) -> Result<Option<KvEventsConfi
     if !(enable_kv_cache_events || args.enable_kv_cache_events) {
         let given = [("endpoint", args.kv_events_endpoint.is_some()), ("topic", args.kv_events_topic.is_some())];
         if let Some((name, _)) = given.iter().find(|(_, is_given)| *is_given) {
-            let message = format!("--kv-events-{name} is about KV events, and they are not enabled");
+            let message = format!("--kv-events-{name} has no effect: KV events are not enabled");
             return Err(Failure::usage(message).hint("add --enable-kv-cache-events, or leave it out"));
         }
         if publisher == Some(PublisherKind::Zmq) {
@@ -95,7 +95,7 @@ pub(in crate::cli) fn config(args: &KvEventsArgs) -> Result<Option<KvEventsConfi
         return Ok(None);
     }
     if hwm.is_some_and(|hwm| hwm != HIGH_WATER_MARK) {
-        output::note("--kv-events-config: hwm is 100000 here, whatever it is set to\n");
+        output::note("--kv-events-config: hwm is always 100000 here\n");
     }
     let usual = KvEventsConfig::default();
     Ok(Some(KvEventsConfig {

@@ -22,10 +22,10 @@ pub(in crate::cli) struct KvTransferArgs {
     /// VLLM_NIXL_SIDE_CHANNEL_PORT. Needs --engine.
     #[arg(long, value_name = "JSON", value_parser = fields)]
     pub(in crate::cli) kv_transfer_config: Option<KvTransferFields>,
-    /// Time of a transfer of a prompt's blocks from the engine that has computed them.
+    /// Fixed time of a transfer of a prompt's blocks from the engine that computed them.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(in crate::cli) kv_cache_transfer_latency: Option<Duration>,
-    /// Time of each token of a transfer, beside that.
+    /// Time per token of a transfer, in addition.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(in crate::cli) kv_cache_transfer_time_per_token: Option<Duration>,
     /// Standard deviation of --kv-cache-transfer-latency; times are log-normal.
@@ -92,7 +92,7 @@ pub(in crate::cli) fn config(
     };
     if !CONNECTORS.contains(&connector.as_str()) {
         let message = format!("--kv-transfer-config: {connector} is not simulated");
-        return Err(Failure::usage(message).hint("\"kv_connector\": \"NixlConnector\" is"));
+        return Err(Failure::usage(message).hint("use \"kv_connector\": \"NixlConnector\""));
     }
     let mean = |mean: Option<Duration>, std_dev: Option<Duration>| Spread {
         mean: mean.unwrap_or_default(),
@@ -130,7 +130,7 @@ fn without(args: &KvTransferArgs) -> Result<(), Failure> {
         ("time-std-dev", args.kv_cache_transfer_time_std_dev),
     ];
     if let Some((name, _)) = times.iter().find(|(_, time)| time.is_some()) {
-        let message = format!("--kv-cache-transfer-{name} is about a KV connector, and there is none");
+        let message = format!("--kv-cache-transfer-{name} has no effect without a KV connector");
         let hint =
             "add --kv-transfer-config '{\"kv_connector\":\"NixlConnector\",\"kv_role\":\"kv_both\"}', or leave it out";
         return Err(Failure::usage(message).hint(hint));
@@ -144,11 +144,11 @@ fn without(args: &KvTransferArgs) -> Result<(), Failure> {
 fn role(fields: &KvTransferFields) -> Result<KvRole, Failure> {
     let names = "supported roles are kv_producer, kv_consumer and kv_both";
     let Some(requested) = &fields.kv_role else {
-        let message = "--kv-transfer-config: kv_role has to be there with kv_connector";
+        let message = "--kv-transfer-config: kv_connector needs a kv_role";
         return Err(Failure::usage(message).hint(names));
     };
     let known = ROLES.iter().find(|(name, _)| name == requested).map(|(_, role)| *role);
-    known.ok_or_else(|| Failure::usage(format!("--kv-transfer-config: {requested} is no kv_role")).hint(names))
+    known.ok_or_else(|| Failure::usage(format!("--kv-transfer-config: {requested} is not a kv_role")).hint(names))
 }
 
 fn lease(fields: &KvTransferFields) -> Result<Duration, Failure> {
@@ -159,7 +159,7 @@ fn lease(fields: &KvTransferFields) -> Result<Duration, Failure> {
     let message = || format!("--kv-transfer-config: kv_lease_duration is {given}");
     seconds
         .map(Duration::from_secs_f64)
-        .ok_or_else(|| Failure::usage(message()).hint("seconds are needed, above 0 and up to 86400"))
+        .ok_or_else(|| Failure::usage(message()).hint("it is a number of seconds, above 0 and up to 86400"))
 }
 
 fn peers(fields: &KvTransferFields) -> Result<Vec<String>, Failure> {
@@ -221,8 +221,8 @@ mod tests {
         let nixl = |more: &str| format!(r#"{{"kv_connector":"NixlConnector","kv_role":"kv_consumer"{more}}}"#);
         for (json, port, replicas, part) in [
             (r#"{"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both"}"#.to_owned(), "", 1, "LMCacheConnectorV1"),
-            (r#"{"kv_connector":"NixlConnector"}"#.to_owned(), "", 1, "kv_role has to be there"),
-            (r#"{"kv_connector":"NixlConnector","kv_role":"both"}"#.to_owned(), "", 1, "both is no kv_role"),
+            (r#"{"kv_connector":"NixlConnector"}"#.to_owned(), "", 1, "needs a kv_role"),
+            (r#"{"kv_connector":"NixlConnector","kv_role":"both"}"#.to_owned(), "", 1, "both is not a kv_role"),
             (r#"{"kv_conector":"NixlConnector"}"#.to_owned(), "", 1, "KVTransferConfig"),
             (nixl(r#","kv_connector_extra_config":{"kv_lease_duration":0}"#), "", 1, "kv_lease_duration is 0"),
             (nixl(r#","kv_connector_extra_config":{"peers":"10.0.0.2"}"#), "", 1, "[\\\"*\\\"] for any"),
@@ -233,6 +233,6 @@ mod tests {
             assert!(refused.contains(part), "{part}: {refused}");
         }
         let refused = read(&["--kv-cache-transfer-time-per-token", "1ms"], "", 1).unwrap_err();
-        assert!(refused.contains("--kv-cache-transfer-time-per-token is about"), "{refused}");
+        assert!(refused.contains("--kv-cache-transfer-time-per-token has no effect"), "{refused}");
     }
 }

@@ -14,18 +14,17 @@ use crate::{
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "LoRA adapters")]
 pub(in crate::cli) struct LoraArgs {
-    /// Serves LoRA adapters as further models. With --engine they take places, and are part of block hashes and KV events.
+    /// Serves LoRA adapters as further models. With --engine they take slots, and are part of block hashes and KV events.
     #[arg(long)]
     pub(in crate::cli) enable_lora: bool,
-    /// The adapters from the start on, as NAME=PATH or as JSON with name, path and base_model_name. Nothing has to be at their paths, which may
-    /// be left out in JSON.
-    /// VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 lets clients load and unload others.
+    /// The adapters at the start, as NAME=PATH or as JSON with name, path and base_model_name. Paths need not exist and may be left out in
+    /// JSON. VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 lets clients load and unload others.
     #[arg(long, value_name = "ADAPTER", num_args = 1.., action = ArgAction::Append, value_parser = module, requires = "enable_lora")]
     pub(in crate::cli) lora_modules: Vec<LoraModule>,
-    /// Adapters in one step of the engine; requests of others wait.
+    /// Adapters in one step of the engine; requests for others wait.
     #[arg(long, value_name = "N", default_value = "1", value_parser = crate::cli::stepping::count)]
     pub(in crate::cli) max_loras: NonZeroU32,
-    /// Adapters in vLLM's memory, at least --max-loras. Loading takes no time here, so it changes nothing.
+    /// Adapters in vLLM's CPU memory, at least --max-loras. Loading takes no time here, so it has no effect.
     #[arg(long, value_name = "N", value_parser = crate::cli::stepping::count)]
     pub(in crate::cli) max_cpu_loras: Option<NonZeroU32>,
 }

@@ -21,6 +21,7 @@ mod stats;
 use std::{net::SocketAddr, path::Path, process::ExitCode, sync::Arc};
 
 use crate::{
+    base::one_line::counted,
     cli::{
         child::{self, ChildEnvironment},
         failure::Failure,
@@ -138,7 +139,7 @@ fn configuration(args: PlayArgs, played: Option<&Played>, admin_at: &AdminAt) ->
 fn reload(args: &FaultArgs, faults: &ServerFaults) {
     match faults::lines(args) {
         Ok(lines) => {
-            tracing::info!("SIGHUP: {} faults are read again", lines.faults.len());
+            tracing::info!("SIGHUP: read {} again", counted(lines.faults.len(), "fault"));
             faults.reload(lines);
         }
         Err(failure) => tracing::error!("SIGHUP: {}; the faults stay as they are", failure.text()),

@@ -23,34 +23,33 @@ pub(in crate::cli) struct Version {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub(in crate::cli) struct EngineArgs {
-    /// The version of vLLM whose answers these are like, such as 0.32 or 0.25.1. The wires of 0.32 and 0.19 are known; any
-    /// other 0.x gets the nearest one, and a notice.
+    /// The version of vLLM to imitate, such as 0.32 or 0.25.1. The formats of 0.32 and 0.19 are known; any other 0.x gets the nearest one,
+    /// with a notice.
     #[arg(long, value_name = "VERSION", default_value = "0.32", value_parser = version)]
     pub(in crate::cli) vllm_version: Version,
-    /// Where the model's default sampling parameters come from: `auto` (generation_config.json beside the tokenizer),
-    /// `vllm` (none), or a directory.
+    /// Source of default sampling parameters: `auto` (generation_config.json beside the tokenizer), `vllm` (none), or a directory.
     #[arg(long, group = "@answers", value_name = "SOURCE", default_value = "auto")]
     pub(in crate::cli) generation_config: String,
-    /// Default sampling parameters instead of the file's, as JSON, such as {"temperature":0.6,"max_new_tokens":512}.
+    /// Default sampling parameters that override those of the file, as JSON, such as {"temperature":0.6,"max_new_tokens":512}.
     #[arg(long, group = "@answers", value_name = "JSON", default_value = "{}", hide_default_value = true, value_parser = object)]
     pub(in crate::cli) override_generation_config: Map<String, Value>,
-    /// Parts of the model's config.json as JSON; of them only `vocab_size` counts here.
+    /// Parts of the model's config.json as JSON; only `vocab_size` has an effect here.
     #[arg(long, value_name = "JSON", default_value = "{}", hide_default_value = true, value_parser = object)]
     pub(in crate::cli) hf_overrides: Map<String, Value>,
-    /// Variables for the chat template as JSON, such as {"enable_thinking":false}; a request's own win.
+    /// Variables for the chat template as JSON, such as {"enable_thinking":false}; a request's own take precedence.
     #[arg(long, value_name = "JSON", default_value = "{}", hide_default_value = true, value_parser = map)]
     pub(in crate::cli) default_chat_template_kwargs: Map<String, Value>,
-    /// The most log probabilities of a token that a request may ask for; -1 for the whole vocabulary.
+    /// Maximum number of log probabilities per token that a request may ask for; -1 for the whole vocabulary.
     #[arg(long, group = "@answers", value_name = "N", default_value = "20", value_parser = clap::value_parser!(i32).range(-1..))]
     pub(in crate::cli) max_logprobs: i32,
-    /// Spells tokens as token_id:123 in log probabilities, asked for or not.
+    /// Always writes tokens as token_id:123 in log probabilities, even if a request does not ask for it.
     #[arg(long, group = "@answers")]
     pub(in crate::cli) return_tokens_as_token_ids: bool,
 }
 
 /// `0.25`, `v0.25.1` or `0.25.0rc1`.
 fn version(text: &str) -> Result<Version, String> {
-    let wrong = || format!("{text} is no version of vLLM; write 0.32 or 0.25.1");
+    let wrong = || format!("{text} is not a version of vLLM; write 0.32 or 0.25.1");
     let rest = text.strip_prefix('v').unwrap_or(text).strip_prefix("0.").ok_or_else(wrong)?;
     let minor = rest.split('.').next().and_then(|minor| minor.parse().ok()).ok_or_else(wrong)?;
     Ok(Version { requested: text.to_owned(), minor })
@@ -64,7 +63,7 @@ fn map(json: &str) -> Result<Map<String, Value>, String> {
 fn object(json: &str) -> Result<Map<String, Value>, String> {
     let given = map(json)?;
     match given.iter().find(|(_, value)| value.is_string()) {
-        Some((name, value)) => Err(format!("{name} has to be a number, not {value}")),
+        Some((name, value)) => Err(format!("{name} must be a number, not {value}")),
         None => Ok(given),
     }
 }
@@ -73,17 +72,17 @@ fn object(json: &str) -> Result<Map<String, Value>, String> {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Answers")]
 pub(in crate::cli) struct AnswerArgs {
-    /// The model that the engine was started with, a Hub id or a directory: the root of the models at /v1/models, and their
-    /// name where --served-model-name gives none.
+    /// The model that the engine was started with, a Hub id or a directory: the root of the models at /v1/models, and the default of
+    /// --served-model-name.
     #[arg(long, value_name = "MODEL", help_heading = "Sources")]
     pub(in crate::cli) model: Option<String>,
     /// The same as --model, as `vllm serve` takes it.
     #[arg(value_name = "MODEL", conflicts_with = "model")]
     pub(in crate::cli) model_tag: Option<String>,
-    /// Shows in `metrics` the times of a request: to its first token, between tokens, in all.
+    /// Adds the times of a request to `metrics` in the response: to its first token, between tokens, in all.
     #[arg(long, group = "@answers")]
     pub(in crate::cli) enable_per_request_metrics: bool,
-    /// The value of `system_fingerprint`: version and hash (full, hash), --fingerprint-value (custom), or nothing.
+    /// The value of `system_fingerprint`: version and hash (full, hash), --fingerprint-value (custom), or nothing (none).
     #[arg(long, group = "@answers", value_name = "MODE", default_value = "full")]
     pub(in crate::cli) fingerprint_mode: FingerprintMode,
     /// The text of --fingerprint-mode custom.
@@ -108,17 +107,17 @@ pub(in crate::cli) enum FingerprintMode {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Made-up answers")]
 pub(in crate::cli) struct SyntheticArgs {
-    /// Tokens of a random answer that ends by itself: a number, a range such as 50..400, lognormal:MEAN,SIGMA (mean in tokens,
-    /// standard deviation of the logarithm), or trace for the lengths of the served trace. A smaller max_tokens cuts it. Without it,
-    /// max_tokens of them, or 128.
+    /// Length in tokens of a random answer that ends by itself: a number, a range such as 50..400, lognormal:MEAN,SIGMA (mean in tokens,
+    /// standard deviation of the logarithm), or trace for the lengths of the served trace. A smaller max_tokens cuts it. Default:
+    /// max_tokens, or 128.
     #[arg(long, value_name = "LENGTH", conflicts_with = "strict")]
     pub(in crate::cli) output_tokens: Option<OutputTokens>,
-    /// The share of random answers that end by themselves (finish_reason stop), from 0 to 1; the others end at max_tokens. Without it,
-    /// 1 with --output-tokens and for requests without max_tokens, else 0.
+    /// Share of random answers that end by themselves (finish_reason stop), from 0 to 1; the others end at max_tokens. Default: 1 with
+    /// --output-tokens and for requests without max_tokens, else 0.
     #[arg(long, value_name = "SHARE", value_parser = share("a share from 0 to 1 is needed, such as 0.3"), conflicts_with = "strict")]
     pub(in crate::cli) stop_rate: Option<f64>,
-    /// The share of a random answer that is reasoning, from 0 to 1, where --reasoning-parser is set; without it, 0.5. With 1 it
-    /// never ends.
+    /// Share of a random answer that is reasoning, from 0 to 1, if --reasoning-parser is set; with 1 the reasoning never ends. Default:
+    /// 0.5.
     #[arg(long, value_name = "SHARE", value_parser = share("a share from 0 to 1 is needed, such as 0.3"))]
     pub(in crate::cli) reasoning_share: Option<f64>,
 }
@@ -169,7 +168,7 @@ fn notice(args: &EngineArgs) -> Option<String> {
     let known = VllmVersion::ALL.map(VllmVersion::name).join(" and ");
     let (text, name) = (&requested.requested, spoken.name());
     (requested.minor != spoken.minor())
-        .then(|| format!("--vllm-version {text}: answers are those of {name}; the known versions are {known}\n"))
+        .then(|| format!("--vllm-version {text}: responses are those of {name}; the known versions are {known}\n"))
 }
 
 /// The value of `--tokenizer` for no tokenizer.
@@ -221,7 +220,7 @@ mod tests {
         let text = notice(&typed("0.25.1").unwrap()).unwrap();
         assert_eq!(
             text,
-            "--vllm-version 0.25.1: answers are those of 0.19.1; the known versions are 0.32.0 and 0.19.1\n"
+            "--vllm-version 0.25.1: responses are those of 0.19.1; the known versions are 0.32.0 and 0.19.1\n"
         );
         for text in ["1.0", "", "0.", "0.x", "latest"] {
             assert_eq!(typed(text).unwrap_err().exit_code(), 2, "{text}");

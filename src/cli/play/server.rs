@@ -22,11 +22,11 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Server")]
 pub(in crate::cli) struct ServerArgs {
-    /// A key that clients have to send as `Authorization: Bearer KEY`, for paths under /v1, /v2, /inference and /cohere;
-    /// several are accepted. Without it, VLLM_API_KEY. Other users can read arguments: prefer the variable.
+    /// A key that clients must send as `Authorization: Bearer KEY`, for paths under /v1, /v2, /inference and /cohere; may be given several
+    /// times. Default: VLLM_API_KEY. Other users can see arguments: prefer the variable.
     #[arg(long, value_name = "KEY", num_args = 1.., hide_default_value = true)]
     pub(in crate::cli) api_key: Vec<Secret>,
-    /// Origins of web pages that may call, a JSON list; ["*"] for all.
+    /// Origins of web pages that may call the server, a JSON list; ["*"] for all.
     #[arg(long, help_heading = "Web pages", value_name = "JSON", default_value = "[]")]
     pub(in crate::cli) allowed_origins: JsonList,
     /// Methods that such pages may use, a JSON list.
@@ -38,14 +38,15 @@ pub(in crate::cli) struct ServerArgs {
     /// Lets such pages send credentials.
     #[arg(long, help_heading = "Web pages")]
     pub(in crate::cli) allow_credentials: bool,
-    /// Answers 503 for this long after its start, as a server that loads its model; /health reports it.
+    /// Answers 503 for this long after the start, as a server that loads its model; /health reports it.
     #[arg(long, value_name = "DURATION", default_value = "0", value_parser = parse_duration)]
     pub(in crate::cli) startup_duration: Duration,
-    /// Serves what llm-d-inference-sim has beside vLLM's endpoints, for everyone who reaches the server: /health/ready, /ready,
-    /// /admin/config, /fake_metrics, and X-Inference-Pod and its likes from POD_NAME and POD_NAMESPACE. It is on under that name.
+    /// Serves the endpoints that llm-d-inference-sim has beside vLLM's, to everyone who reaches the server: /health/ready, /ready,
+    /// /admin/config, /fake_metrics, and the header X-Inference-Pod and the like from POD_NAME and POD_NAMESPACE. On by default if the
+    /// program has that name.
     #[arg(long)]
     pub(in crate::cli) simulator_endpoints: bool,
-    /// Values of /metrics from the start on, as llm-d-inference-sim takes them: {"waiting-requests":"oscillate:0:10:5s","kv-cache-usage":0.4}.
+    /// Initial values of /metrics, in the form of llm-d-inference-sim: {"waiting-requests":"oscillate:0:10:5s","kv-cache-usage":0.4}.
     #[arg(long, value_name = "JSON", value_parser = json_object)]
     pub(in crate::cli) fake_metrics: Option<Value>,
     /// Listens on this Unix socket instead of --host and --port.
@@ -54,50 +55,49 @@ pub(in crate::cli) struct ServerArgs {
     /// Serves HTTPS with this certificate, a PEM file with its chain.
     #[arg(long, help_heading = "TLS", value_name = "FILE")]
     pub(in crate::cli) ssl_certfile: Option<PathBuf>,
-    /// The certificate's private key, a PEM file; without it, in the certificate's file.
+    /// The certificate's private key, a PEM file. Default: the certificate's file.
     #[arg(long, help_heading = "TLS", value_name = "FILE", requires = "ssl_certfile")]
     pub(in crate::cli) ssl_keyfile: Option<PathBuf>,
-    /// Who signs the certificates of clients, a PEM file.
+    /// CA certificate of client certificates, a PEM file.
     #[arg(long, help_heading = "TLS", value_name = "FILE", requires = "ssl_certfile")]
     pub(in crate::cli) ssl_ca_certs: Option<PathBuf>,
-    /// Whether clients need a certificate: 0 no, 1 one that is shown has to be good, 2 yes.
+    /// Whether clients need a certificate: 0 no, 1 optional but valid, 2 yes.
     #[arg(long, help_heading = "TLS", value_name = "N", default_value = "0", value_parser = clap::value_parser!(u8).range(0..=2))]
     pub(in crate::cli) ssl_cert_reqs: u8,
-    /// Reads the certificate's files again when they changed.
+    /// Reads the certificate's files again when they change.
     #[arg(long, help_heading = "TLS", requires = "ssl_certfile")]
     pub(in crate::cli) enable_ssl_refresh: bool,
-    /// The path under which a proxy shows this server, such as /llm.
+    /// The path under which a proxy exposes this server, such as /llm.
     #[arg(long, value_name = "PATH", default_value = "")]
     pub(in crate::cli) root_path: String,
     /// Leaves out /openapi.json, /docs and /redoc.
     #[arg(long)]
     pub(in crate::cli) disable_fastapi_docs: bool,
-    /// Shows at /load how many requests are in progress.
+    /// Reports the number of requests in progress at /load.
     #[arg(long, help_heading = "Metrics")]
     pub(in crate::cli) enable_server_load_tracking: bool,
-    /// Sends usage on every event of every stream, asked for or not.
+    /// Sends usage on every event of every stream, even if a request does not ask for it.
     #[arg(long, help_heading = "Answers", group = "@answers")]
     pub(in crate::cli) enable_force_include_usage: bool,
-    /// Sends a comment whenever a stream was silent for so many seconds; 0 sends none.
+    /// Sends a comment when a stream has been silent for this many seconds; 0 sends none.
     #[arg(long, help_heading = "Answers", value_name = "SECONDS", default_value = "0")]
     pub(in crate::cli) sse_keep_alive_interval: u32,
-    /// Shows at /metrics the families about single blocks of the cache; they move with --engine.
+    /// Serves the metrics about single blocks of the KV cache; they stay zero without --engine.
     #[arg(long, help_heading = "Metrics")]
     pub(in crate::cli) kv_cache_metrics: bool,
     /// Share of the blocks that --kv-cache-metrics watches, above 0 and up to 1.
     #[arg(long, help_heading = "Metrics", value_name = "SHARE", default_value = "0.01", value_parser = positive_share)]
     pub(in crate::cli) kv_cache_metrics_sample: f64,
-    /// Threads that serve connections; without it, one for each core. Half of them keep better time where the clients run
-    /// on the same machine.
+    /// Threads that serve connections. Default: one per core. Half as many keep better time if the clients run on the same machine.
     #[arg(long, value_name = "N")]
     pub(in crate::cli) threads: Option<NonZeroUsize>,
-    /// Shows at /metrics, after the engine's families, how late events left.
+    /// Adds the lateness of events to /metrics, after the engine's metrics.
     #[arg(long, help_heading = "Metrics")]
     pub(in crate::cli) vcr_metrics: bool,
     /// Serves /tokenizer_info, the tokenizer's configuration.
     #[arg(long)]
     pub(in crate::cli) enable_tokenizer_info_endpoint: bool,
-    /// Refuses a request with 503 where more than so many would be in progress; each of its choices counts.
+    /// Refuses a request with 503 if more than this many would be in progress; each of its choices counts.
     #[arg(long, value_name = "N")]
     pub(in crate::cli) max_num_queued_reqs: Option<u32>,
 }

@@ -12,12 +12,12 @@ use crate::{
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Speculative decoding")]
 pub(in crate::cli) struct SpeculativeArgs {
-    /// Gives steps of the engine draft tokens, with vLLM's fields in JSON: method, num_speculative_tokens, and with
+    /// Adds draft tokens to the engine's steps, with vLLM's fields in JSON: method, num_speculative_tokens, and with
     /// "rejection_sample_method": "synthetic" synthetic_acceptance_rates or synthetic_acceptance_length. Other fields have no effect.
     #[arg(long, group = "@vllm_engine", value_name = "JSON", value_parser = object, conflicts_with = "latency_recorded")]
     pub(in crate::cli) speculative_config: Option<Map<String, Value>>,
-    /// Share of draft tokens that are accepted, of those before which all were: one number, or one for each place with commas. Without it
-    /// 0.7, unless --speculative-config gives rates. Recorded answers come in the bursts that were recorded, where they came in any.
+    /// Share of draft tokens that are accepted if all before them were: one number, or one per position, separated by commas. Default: 0.7,
+    /// unless --speculative-config has rates. Recorded answers keep their recorded bursts, if they have any.
     #[arg(long, group = "@engine", value_name = "SHARE", value_delimiter = ',', value_parser = share("a share from 0 to 1 is needed, such as 0.7"))]
     pub(in crate::cli) speculative_acceptance_rate: Vec<f64>,
 }
@@ -40,13 +40,13 @@ pub(in crate::cli) fn config(args: &SpeculativeArgs) -> Result<Option<Speculatio
         if args.speculative_acceptance_rate.is_empty() {
             return Ok(None);
         }
-        let message = "--speculative-acceptance-rate is about draft tokens, and there are none";
+        let message = "--speculative-acceptance-rate has no effect without draft tokens";
         let hint = "add --speculative-config '{\"method\":\"ngram\",\"num_speculative_tokens\":3}', or leave it out";
         return Err(Failure::usage(message).hint(hint));
     };
     let drafted = fields.get("num_speculative_tokens").and_then(Value::as_u64);
     let Some(drafted) = drafted.filter(|drafted| (1..=MOST_TOKENS).contains(drafted)) else {
-        let message = "--speculative-config: num_speculative_tokens has to be there, a number from 1 to 256";
+        let message = "--speculative-config: num_speculative_tokens is required, a number from 1 to 256";
         return Err(Failure::usage(message));
     };
     let drafted = usize::try_from(drafted).unwrap_or(usize::MAX);
@@ -175,8 +175,8 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         for (json, part) in [
-            (r#"{"method":"ngram"}"#, "num_speculative_tokens has to be there"),
-            (r#"{"method":"ngram","num_speculative_tokens":0}"#, "num_speculative_tokens has to be there"),
+            (r#"{"method":"ngram"}"#, "num_speculative_tokens is required"),
+            (r#"{"method":"ngram","num_speculative_tokens":0}"#, "num_speculative_tokens is required"),
             (r#"{"method":"guess","num_speculative_tokens":3}"#, "guess is not simulated"),
             (r#"{"num_speculative_tokens":3,"synthetic_acceptance_length":2}"#, "only valid with"),
             ("3", "an object is needed"),
@@ -184,7 +184,9 @@ mod tests {
             let refused = read(&["--speculative-config", json]).unwrap_err();
             assert!(refused.contains(part), "{json}: {refused}");
         }
-        assert!(read(&["--speculative-acceptance-rate", "0.5"]).unwrap_err().contains("there are none"));
+        assert!(
+            read(&["--speculative-acceptance-rate", "0.5"]).unwrap_err().contains("has no effect without draft tokens")
+        );
         assert!(read(&["--speculative-acceptance-rate", "1.5"]).unwrap_err().contains("from 0 to 1"));
     }
 }

@@ -5,7 +5,10 @@ use std::{fmt::Write, path::Path};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    base::stats::{Lateness, StreamClass},
+    base::{
+        one_line::counted,
+        stats::{Lateness, StreamClass},
+    },
     cli::{failure::Failure, output, player::conclude},
 };
 
@@ -25,9 +28,8 @@ fn exit_summary(lateness: &Lateness) -> String {
         let millis = summary.millis;
         let _ = writeln!(
             text,
-            "{} {} events left late by p50 {:.3} ms, p99 {:.3}, p99.9 {:.3}, at most {:.3}",
-            millis.count,
-            class.name(),
+            "lateness of {}: p50 {:.3} ms, p99 {:.3}, p99.9 {:.3}, max {:.3}",
+            counted(millis.count, &format!("{} event", class.name())),
             millis.p50,
             millis.p99,
             millis.p999,
@@ -61,7 +63,7 @@ mod tests {
         let lateness = Lateness::default();
         assert_eq!((exit_summary(&lateness), figures(&lateness)), (String::new(), json!({"lateness_ms": {}})));
         lateness.record(StreamClass::Recorded, 2, Duration::ZERO, Duration::from_micros(250));
-        let text = "2 recorded events left late by p50 0.250 ms, p99 0.250, p99.9 0.250, at most 0.250\n";
+        let text = "lateness of 2 recorded events: p50 0.250 ms, p99 0.250, p99.9 0.250, max 0.250\n";
         assert_eq!(exit_summary(&lateness), text);
         let recorded = &figures(&lateness)["lateness_ms"]["recorded"];
         assert_eq!((&recorded["count"], &recorded["p99"], &recorded["early"]), (&json!(2), &json!(0.25), &json!(0)));

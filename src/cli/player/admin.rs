@@ -87,7 +87,7 @@ pub(in crate::cli) fn name(player: &CassettePlayer, at: &AdminAt, admin_api: Opt
 /// Prints the address of such a listener, with one of its pages.
 pub(in crate::cli) fn announce(admin_api: Option<&AdminApi>, page: &str) {
     if let Some(AdminApi { address, .. }) = admin_api {
-        output::note(&format!("questions at http://{address}{page} (vllm-vcr's pages about this run)\n"));
+        output::note(&format!("admin pages at http://{address}{page}\n"));
     }
 }
 

@@ -5,7 +5,7 @@ use std::{fs, io, path::Path, process::ExitCode};
 use serde_json::{Value, json};
 
 use crate::{
-    base::one_line::one_line,
+    base::one_line::{counted, one_line},
     cli::{
         build,
         failure::{Exit, Failure},
@@ -105,29 +105,29 @@ pub(in crate::cli) fn cassettes(
 fn recorded_text(recorded: &RecordReport) -> String {
     let sessions = match recorded.sessions {
         0 => String::new(),
-        count => format!(" ({count} sessions with cassettes of their own)"),
+        count => format!(" ({} recorded separately)", counted(count, "session")),
     };
     let of_mcp = match recorded.of_mcp {
         0 => String::new(),
-        count => format!(", {count} of them messages to MCP servers"),
+        count => format!(", of which {count} with MCP servers"),
     };
-    let mut text = format!("recorded {} interactions{of_mcp}{sessions}\n", recorded.recorded);
+    let mut text = format!("recorded {}{of_mcp}{sessions}\n", counted(recorded.recorded, "interaction"));
     let why = recorded.unanswered_why.as_deref().map(redaction::shown).unwrap_or_default();
     text.push_str(&output::counts(&[
-        (recorded.discarded as u64, "interactions were dropped with sessions that failed or were not ended"),
-        (recorded.unanswered, format!("requests were not answered and not recorded: {why}").as_str()),
-        (recorded.partial, "records are partial: their clients left; they are played up to there (--complete-within)"),
-        (recorded.skipped, "failed answers were not recorded (--record-errors all)"),
-        (recorded.queue_full, "exchanges dropped: the recorder could not keep up"),
-        (recorded.queue_bytes, "exchanges dropped: those that waited for the recorder held too many bytes"),
-        (recorded.unreadable, "exchanges not recorded: their answers were compressed or too large"),
-        (recorded.unsearched, "exchanges not recorded: too much work to search them for secrets"),
-        (recorded.broken, "exchanges dropped: their records could not be made"),
+        (recorded.discarded as u64, "interaction", "dropped with a session that failed or was not ended"),
+        (recorded.unanswered, "request", format!("without a response, not recorded: {why}").as_str()),
+        (recorded.partial, "partial record", "whose client left: played up to that point (--complete-within)"),
+        (recorded.skipped, "failed response", "not recorded (--record-errors all)"),
+        (recorded.queue_full, "exchange", "dropped: the recorder could not keep up"),
+        (recorded.queue_bytes, "exchange", "dropped: too many bytes waited for the recorder"),
+        (recorded.unreadable, "exchange", "not recorded: the response was compressed or too large"),
+        (recorded.unsearched, "exchange", "not recorded: too much work to search for secrets"),
+        (recorded.broken, "exchange", "dropped: no record could be made"),
     ]));
     if !recorded.redacted.is_empty() {
         let count: u64 = recorded.redacted.values().sum();
         let kinds: Vec<String> = recorded.redacted.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
-        text.push_str(&format!("  {count} values were redacted: {}\n", one_line(&kinds.join(", "))));
+        text.push_str(&format!("  {} redacted: {}\n", counted(count, "value"), one_line(&kinds.join(", "))));
     }
     recorded.unredacted.iter().for_each(|path| text.push_str(&unredacted_text(path)));
     text
@@ -137,8 +137,8 @@ fn recorded_text(recorded: &RecordReport) -> String {
 pub(in crate::cli) fn unredacted_text(path: &Path) -> String {
     let path = path.display();
     format!(
-        "  secrets stay in {path} (--redact off): keep it private; it is played where its top has `redact: {{level: off}}`. To take them \
-         out: vllm-vcr cassette redact {path}\n"
+        "  {path} holds secrets (--redact off): keep it private. `redact: {{level: off}}` at its top lets it be played. To remove \
+         them: vllm-vcr cassette redact {path}\n"
     )
 }
 
@@ -160,8 +160,8 @@ pub(in crate::cli) fn write_report(path: Option<&Path>, report: impl FnOnce() ->
 }
 
 /// Advice where only some tests of a cassette ran.
-const UNCONSUMED: &str = "  where only some tests ran: give each test a cassette of its own (sessions and --cassette FOLDER/), or its \
-    records a `group`; what has not begun does not count then\n";
+const UNCONSUMED: &str = "  if only some tests ran: give each test its own cassette (sessions and --cassette FOLDER/), or its records a \
+    `group`; sessions and groups that have not begun are then ignored\n";
 
 /// Names the concerns of which a report has any; returns whether that is a failure.
 pub(in crate::cli) fn outcome(report: &Report, concerns: &[Concern]) -> PlayerEnd {
@@ -199,7 +199,7 @@ impl PlayerEnd {
 /// Prints how many connections were cut at the drain's deadline, if any were.
 pub(in crate::cli) fn note_cut(cut: usize) {
     if cut > 0 {
-        output::warn(&format!("{cut} connections cut at the drain's deadline\n"));
+        output::warn(&format!("{} cut at the end of --drain-timeout\n", counted(cut, "connection")));
     }
 }
 

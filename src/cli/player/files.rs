@@ -40,7 +40,7 @@ pub(in crate::cli) fn files(paths: &[PathBuf], how: &dyn Fn(&Path) -> String) ->
         found.retain(|path| is_cassette(path));
         found.sort();
         if found.is_empty() {
-            let nothing = format!("{} holds no cassettes (*.yaml)", path.display());
+            let nothing = format!("{} has no cassettes (*.yaml)", path.display());
             return Err(Failure::input(nothing).hint(how(path)));
         }
         files.extend(found);

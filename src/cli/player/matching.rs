@@ -47,7 +47,7 @@ impl TypedValueParser for WayParser {
             (Some(""), _) | (None, "exec") => Err(wrong("name the command: exec:COMMAND")),
             (Some(line), _) => Ok(Way::Exec(line.to_owned())),
             (None, "semantic") => Err(wrong(
-                "no embeddings are built in; exec:COMMAND runs a command that reads requests and candidates, and may compare them so",
+                "no embeddings are built in; exec:COMMAND runs a command that compares requests and candidates in its own way",
             )),
             (None, _) => EnumValueParser::<MatchArg>::new().parse_ref(command, arg, value).map(Way::Named),
         }
@@ -55,8 +55,7 @@ impl TypedValueParser for WayParser {
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         let named = MatchArg::value_variants().iter().filter_map(ValueEnum::to_possible_value);
-        let help =
-            "A command that chooses the record, or none, where no other way finds one; the last way. Cassettes only";
+        let help = "A command that chooses a record or none; must be the last way. Cassettes only";
         Some(Box::new(named.chain([PossibleValue::new("exec:COMMAND").help(help)])))
     }
 }
@@ -66,18 +65,17 @@ pub(in crate::cli) fn exec_command(ways: &[Way]) -> Result<Option<Arc<MatchComma
     let Some(place) = ways.iter().position(|way| matches!(way, Way::Exec(_))) else { return Ok(None) };
     match ways.get(place..) {
         Some([Way::Exec(line)]) => Ok(Some(Arc::new(MatchCommand::new(line, PATIENCE)))),
-        _ => Err(Failure::usage("exec:COMMAND has to be the last way of --match")
-            .hint("a command with a comma in it goes into a script")),
+        _ => Err(Failure::usage("exec:COMMAND must be the last way of --match")
+            .hint("if the command has a comma, put it into a script")),
     }
 }
 
 /// A way to find the record of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum MatchArg {
-    /// In a cassette the ways that its header names, else canonical. In a trace index for a request id of the form replay-<i>, else
-    /// prefix.
+    /// Cassette: the ways that its header names, else canonical. Trace: index for a request id of the form replay-<i>, else prefix.
     Auto,
-    /// The same path and JSON but for white space. Cassettes only.
+    /// The same path and JSON except for white space. Cassettes only.
     Exact,
     /// The same request in canonical form. Cassettes only.
     #[value(aliases = ["ignore-volatile", "ignore_volatile"])]
@@ -85,9 +83,9 @@ pub(in crate::cli) enum MatchArg {
     /// The next record that was not served: of the same API and model in a cassette, of all in a trace.
     #[value(alias = "sequential")]
     Ordered,
-    /// The number at the end of the request id, counted from 0: in the order of a cassette, in order of arrival of a trace.
+    /// The number at the end of the request id, counted from 0: in the order of a cassette, in order of arrival in a trace.
     Index,
-    /// The most in common from the start: messages of a cassette's conversation, blocks of a trace's prompt.
+    /// The longest common prefix: messages of a cassette's conversation, blocks of a trace's prompt.
     #[value(alias = "conversation")]
     Prefix,
 }

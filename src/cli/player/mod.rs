@@ -11,6 +11,7 @@ use std::{fs, path::PathBuf, sync::Arc};
 use serde_json::{Map, Value, json};
 
 use crate::{
+    base::one_line::counted,
     cli::{
         cassette::convert,
         failure::{Exit, Failure},
@@ -104,6 +105,8 @@ impl From<CassetteError> for Failure {
             CassetteError::Wrong { .. } => Exit::BadInput,
             CassetteError::Object { .. } => Exit::Usage,
             CassetteError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Exit::BadInput,
+            // Without object storage.
+            CassetteError::Io { source, .. } if source.kind() == std::io::ErrorKind::Unsupported => Exit::Usage,
             CassetteError::Io { .. }
             | CassetteError::Busy { .. }
             | CassetteError::Unfinished { .. }
@@ -115,7 +118,7 @@ impl From<CassetteError> for Failure {
                 let failure = Self::new(exit, shown(&error.to_string()));
                 match convert::is_of_another_tool(path) {
                     true => failure
-                        .hint("another tool wrote it: `vllm-vcr cassette convert FROM TO` makes a cassette of it"),
+                        .hint("another tool wrote it: `vllm-vcr cassette convert FROM TO` converts it to a cassette"),
                     false => failure,
                 }
             }
@@ -143,7 +146,7 @@ impl From<CassettePlayerError> for Failure {
             }
             // A cassette that is committed is published.
             CassettePlayerError::Secrets(_) => Self::input(error)
-                .hint("take them out with `vllm-vcr cassette redact FILE`, or play them with --allow-secrets"),
+                .hint("remove them with `vllm-vcr cassette redact FILE`, or play them with --allow-secrets"),
         }
     }
 }
@@ -232,7 +235,7 @@ fn can_leave(
         return Err(Failure::usage("--mode compare sends every request upstream: leave out --live and --frozen"));
     }
     if leaves && !has_upstream {
-        return Err(Failure::usage("requests are to go upstream, but there is none; name it with --upstream URL"));
+        return Err(Failure::usage("requests would be forwarded, but no upstream is named: add --upstream URL"));
     }
     Ok(())
 }
@@ -240,7 +243,7 @@ fn can_leave(
 fn mcp_upstreams(args: &McpServersArgs) -> Result<Vec<NamedEndpoint>, Failure> {
     let upstreams = servers::endpoints("--mcp-upstream", &args.mcp_upstream, &args.upstream_header)?;
     if args.mcp_on_miss.forwards() && upstreams.is_empty() {
-        let message = "--mcp-on-miss upstream and record need the real servers, and none is named";
+        let message = "--mcp-on-miss upstream and record need the real servers";
         return Err(Failure::usage(message).hint("name each: --mcp-upstream NAME=URL"));
     }
     Ok(upstreams)
@@ -250,13 +253,13 @@ fn mcp_upstreams(args: &McpServersArgs) -> Result<Vec<NamedEndpoint>, Failure> {
 pub(in crate::cli) fn replaced(path: Option<&PathBuf>) -> Result<Option<Header>, Failure> {
     let Some(path) = path.filter(|path| fs::metadata(path).is_ok_and(|found| found.len() > 0)) else { return Ok(None) };
     let old = cassette::load(path).map_err(|error| {
-        let hint = format!("it would be replaced: mend it, or delete {} to record it anew", path.display());
+        let hint = format!("it would be replaced: correct it, or delete {} to record it again", path.display());
         Failure::from(error).hint(hint)
     })?;
     let fixtures = old.records.iter().filter(|record| record.is_fixture).count();
     let stay = if fixtures > 0 { format!(", {fixtures} with `match` stay") } else { String::new() };
     let count = old.records.len() - fixtures;
-    output::note(&format!("{}: {count} records will be replaced{stay}\n", path.display()));
+    output::note(&format!("{}: {} will be replaced{stay}\n", path.display(), counted(count, "record")));
     Ok(Some(old.header))
 }
 
@@ -264,11 +267,11 @@ pub(in crate::cli) fn replaced(path: Option<&PathBuf>) -> Result<Option<Header>,
 fn tags(args: &CassetteArgs, redaction: &RedactionArgs, write: Option<&(PathBuf, WriteMode)>) -> Result<(), Failure> {
     let rules = redaction::rules(redaction)?;
     if args.tag.iter().any(|tag| Redactor::new(&rules).text(tag).is_some()) {
-        return Err(Failure::usage("--tag holds a secret: it would stand in the cassette"));
+        return Err(Failure::usage("--tag holds a secret, which would be written to the cassette"));
     }
     match write {
         Some((path, WriteMode::Append)) if !args.tag.is_empty() && path.exists() => {
-            let message = format!("--tag: what is added to {} leaves its top as it is", path.display());
+            let message = format!("--tag: adding records to {} does not change its top", path.display());
             Err(Failure::usage(message).hint("write `tags: [...]` there, or record it again with --mode all"))
         }
         _ => Ok(()),
@@ -284,7 +287,7 @@ fn recording(
 ) -> Result<(Mode, Option<(PathBuf, WriteMode)>), Failure> {
     let one = || match files {
         [one] => Ok(one.clone()),
-        _ => Err(Failure::usage("what is recorded goes into one cassette: name one file")),
+        _ => Err(Failure::usage("recordings go into one cassette: name one file")),
     };
     let (mode, write) = match requested {
         ModeArg::None => (Mode::Replay, None),
@@ -396,6 +399,6 @@ pub(in crate::cli) fn refuse_recording_flags(args: &CassetteArgs) -> Result<(), 
         ("--record-errors", args.record_errors == RecordErrors::All),
     ];
     let Some((flag, _)) = typed.iter().find(|(_, is_typed)| *is_typed) else { return Ok(()) };
-    Err(Failure::usage(format!("{flag} chooses what a recording keeps, and nothing is recorded"))
+    Err(Failure::usage(format!("{flag} has no effect: nothing is recorded"))
         .hint("leave it out, or record into a cassette: --mode once, new-episodes or all"))
 }

@@ -17,28 +17,27 @@ use crate::{
     replay::meter::Slo,
 };
 
-/// Send a recording's requests to a server when they were sent, and measure the answers.
+/// Send recorded requests to a server at their recorded times and measure the responses.
 ///
-/// Sends recorded requests as they were; where a trace holds none, prompts of token ids with the recorded lengths and shared blocks. Prints the
-/// figures and whether they may be believed: exit code 1 where they may not.
+/// Sends the recorded requests; if a trace has none, prompts of token ids with the recorded lengths and shared blocks. Prints the figures
+/// and whether the run is valid: exit code 1 if it is not.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:\n  vllm-vcr replay day.jsonl.gz --target http://localhost:8000\n  \
                              vllm-vcr replay day.jsonl.gz --target http://localhost:8000 --arrivals poisson --rate 20\n  \
                              vllm-vcr replay day.jsonl.gz --target http://localhost:8000 --concurrency 64 --json | jq .verdict")]
 pub(in crate::cli) struct ReplayArgs {
-    /// The traces: files, directories of them, the first file of a capture in several; - is stdin. Or cassettes, and folders of them. Without
-    /// any, the built-in trace, as `play` serves it.
+    /// The traces: files, directories of traces, or the first file of a rotated capture; - is stdin. Or cassettes and folders of cassettes.
+    /// Default: the built-in trace, as `play` serves it.
     #[arg(value_name = "PATH")]
     pub(in crate::cli) paths: Vec<PathBuf>,
-    /// Values of placeholders in cassettes, a line for each: email:1 = jane@example.org. They are put into what is sent.
+    /// Values of placeholders in cassettes, one per line: email:1 = jane@example.org. They replace the placeholders in requests.
     #[arg(long, help_heading = "Requests", value_name = "FILE")]
     pub(in crate::cli) secrets: Option<PathBuf>,
-    /// The server to drive: http://HOST, https://HOST, h2c://HOST (HTTP/2 without TLS) or unix:SOCKET; with several, sessions go to
-    /// them in turn.
+    /// The server to drive: http://HOST, https://HOST, h2c://HOST (HTTP/2 without TLS) or unix:SOCKET; with several, sessions are spread
+    /// over them in turn.
     #[arg(long, help_heading = "Server", value_name = "URL", required = true)]
     pub(in crate::cli) target: Vec<UpstreamUrl>,
-    /// Who signs the certificates of https targets, or a target's own certificate, a PEM file; without it, the authorities that browsers
-    /// trust.
+    /// CA certificate of https targets, or a target's own certificate, a PEM file. Default: the CAs that browsers trust.
     #[arg(long, help_heading = "Server", value_name = "FILE")]
     pub(in crate::cli) target_ca: Option<PathBuf>,
     /// How sessions, and requests outside of sessions, arrive.
@@ -50,37 +49,37 @@ pub(in crate::cli) struct ReplayArgs {
         conflicts_with = "concurrency"
     )]
     pub(in crate::cli) arrivals: ArrivalsArg,
-    /// Sessions, and requests outside of sessions, that arrive a second.
+    /// Arrivals per second, of sessions and of requests outside of sessions.
     #[arg(long, help_heading = "Load", value_name = "N", required_if_eq_any([("arrivals", "constant"), ("arrivals", "poisson"), ("arrivals", "gamma")]), conflicts_with = "concurrency", value_parser = positive)]
     pub(in crate::cli) rate: Option<f64>,
-    /// Shape of the gamma distribution: 1 is Poisson, less is burstier. Without it 0.5.
+    /// Shape of the gamma distribution: 1 is Poisson, less is burstier. Default: 0.5.
     #[arg(long, help_heading = "Load", value_name = "X", conflicts_with = "concurrency", value_parser = positive)]
     pub(in crate::cli) burstiness: Option<f64>,
-    /// How many times faster than recorded, or than --rate, they arrive.
+    /// How many times faster they arrive than recorded, or than --rate.
     #[arg(long, help_heading = "Load", value_name = "X", default_value = "1", conflicts_with = "concurrency", value_parser = positive)]
     pub(in crate::cli) speed: f64,
-    /// Sends the next one when one has ended, so that this many are on their way.
+    /// Keeps this many sessions in flight (closed loop); a request outside of sessions counts as one.
     #[arg(long, help_heading = "Load", value_name = "N")]
     pub(in crate::cli) concurrency: Option<NonZeroUsize>,
     /// Longest pause between the end of a turn and the next one.
     #[arg(long, help_heading = "Load", value_name = "DURATION", value_parser = with_unit)]
     pub(in crate::cli) max_think: Option<Duration>,
-    /// Sends the first N requests only.
+    /// Sends only the first N requests.
     #[arg(long, help_heading = "Load", value_name = "N")]
     pub(in crate::cli) limit: Option<NonZeroUsize>,
-    /// Sends this share of the sessions: 0.1, or 10%.
+    /// Sends only this share of the sessions: 0.1, or 10%.
     #[arg(long, help_heading = "Load", value_name = "SHARE", default_value = "1", value_parser = some_share)]
     pub(in crate::cli) sample: f64,
     /// Sends part I of N, counted from 0; sessions are dealt in turn. --rate and --concurrency are those of all parts together.
     #[arg(long, help_heading = "Load", value_name = "I/N", default_value = "0/1", value_parser = shard)]
     pub(in crate::cli) shard: (usize, usize),
-    /// Begins no session later than this after the start.
+    /// Starts no session later than this after the start of the run.
     #[arg(long, help_heading = "Load", value_name = "DURATION", value_parser = with_unit)]
     pub(in crate::cli) duration: Option<Duration>,
-    /// Seed of what is drawn.
+    /// Seed of everything that is random.
     #[arg(long, help_heading = "Load", value_name = "N", default_value = "0")]
     pub(in crate::cli) seed: u64,
-    /// Name of the model at the server; NAME=OTHER for requests of that recorded model.
+    /// The server's name for the model; NAME=OTHER sends OTHER for the recorded model NAME only.
     #[arg(long, help_heading = "Requests", value_name = "[NAME=]OTHER", value_parser = model)]
     pub(in crate::cli) model: Vec<(String, String)>,
     /// Adds a header; {session}, {turn} and {index} stand for those of the request.
@@ -89,7 +88,7 @@ pub(in crate::cli) struct ReplayArgs {
     /// Sent as `Authorization: Bearer KEY`.
     #[arg(long, help_heading = "Server", value_name = "KEY", hide_env_values = true)]
     pub(in crate::cli) api_key: Option<Secret>,
-    /// Prompts of requests that were not recorded: token ids for /v1/completions, or words for the endpoint that was asked.
+    /// Form of prompts where a trace has no requests: token ids for /v1/completions, or words for the recorded endpoint.
     #[arg(long, help_heading = "Requests", value_name = "FORM", default_value = "ids")]
     pub(in crate::cli) prompt_as: PromptArg,
     /// Tokenizer of the model, by which prompts of words get their lengths. Without it the server is asked before the run.
@@ -98,43 +97,46 @@ pub(in crate::cli) struct ReplayArgs {
     /// What later turns of a conversation repeat: the recorded answers, or those of this run.
     #[arg(long, help_heading = "Requests", value_name = "WHICH", default_value = "recorded", value_parser = one_of::<History>())]
     pub(in crate::cli) history: History,
-    /// Sends before the run what servers would have in their caches: the beginning of each session's first prompt.
+    /// Fills the servers' prefix caches before the run: sends the start of each session's first prompt.
     #[arg(long, help_heading = "Requests")]
     pub(in crate::cli) prime: bool,
-    /// Starts the run at this time, RFC 3339 or seconds since 1970, as it is on all machines that take part.
+    /// Starts the run at this time, RFC 3339 or seconds since 1970, for runs on several machines.
     #[arg(long, help_heading = "Load", value_name = "TIME", value_parser = inputs::time)]
     pub(in crate::cli) start_at: Option<SystemTime>,
-    /// Sends `cache_salt` with this text, so that a server's prefix cache holds nothing from an earlier run; run is a new one for each run.
+    /// Sends this text as `cache_salt`, so that a server's prefix cache has nothing of earlier runs; `run` is a new text for each run.
     #[arg(long, help_heading = "Requests", value_name = "TEXT")]
     pub(in crate::cli) cache_salt: Option<String>,
-    /// Longest wait for the head of a response, and for the next bytes of it.
+    /// Longest wait for the head of a response, and between its bytes.
     #[arg(long, help_heading = "Server", value_name = "DURATION", value_parser = with_unit, default_value = "10m")]
     pub(in crate::cli) timeout: Duration,
-    /// Limits of latencies: itl is of a request's largest gap, tpot of its mean one. The report has the requests and tokens a second that
-    /// keep them.
+    /// Latency limits: itl limits the largest gap of a request, tpot its mean gap. The report has the requests and tokens per second that
+    /// meet them.
     #[arg(long, help_heading = "Verdict", value_name = "ttft=…,itl=…,tpot=…,e2e=…")]
     pub(in crate::cli) slo: Option<Slo>,
-    /// Leaves requests out of the figures that were to be sent earlier than this.
+    /// Leaves the requests that were due before this time out of the figures.
     #[arg(long, help_heading = "Verdict", value_name = "DURATION", value_parser = with_unit)]
     pub(in crate::cli) warmup: Option<Duration>,
-    /// Compares tokens, texts, ends and counts with the recording, for a server that plays it; a difference makes the run invalid.
+    /// Compares tokens, texts, finish reasons and counts with the recording, for a server that plays it; a difference makes the run
+    /// invalid.
     #[arg(long, help_heading = "Verdict")]
     pub(in crate::cli) check: bool,
     /// Share of the requests that may fail in a valid run: 0.05, or 5%.
     #[arg(long, help_heading = "Verdict", value_name = "SHARE", default_value = "0.01", value_parser = share(SHARE))]
     pub(in crate::cli) max_errors: f64,
-    /// Measures first what this client reaches at a server of its own that answers at once, for some seconds; a run above 80 % of that is not valid.
+    /// First measures this client's own limit for some seconds, against a server of its own that answers at once; a run above 80 % of it is
+    /// not valid.
     #[arg(long, help_heading = "Verdict")]
     pub(in crate::cli) calibrate: bool,
-    /// Reads /metrics of this server every second, of several too; the report has its queue, batch and cache beside the client's figures.
+    /// Reads /metrics of this server every second; the report has its queue, batch and cache beside the client's figures. May be given
+    /// several times.
     #[arg(long, help_heading = "Verdict", value_name = "URL", value_parser = server_side::page, conflicts_with = "find_max")]
     pub(in crate::cli) scrape: Vec<UpstreamUrl>,
     #[command(flatten)]
     pub(in crate::cli) search: find_max::FindMaxArgs,
-    /// Threads that send; by default one for each core.
+    /// Threads that send. Default: one per core.
     #[arg(long, help_heading = "Load", value_name = "N")]
     pub(in crate::cli) threads: Option<NonZeroUsize>,
-    /// Writes what came back as a trace.
+    /// Writes the responses as a trace.
     #[arg(long, help_heading = "Output", value_name = "FILE")]
     pub(in crate::cli) out: Option<PathBuf>,
     /// Prints one JSON object instead of text.
@@ -147,13 +149,13 @@ pub(in crate::cli) struct ReplayArgs {
 /// How requests arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum ArrivalsArg {
-    /// When they did.
+    /// At the recorded times.
     Recorded,
-    /// In equal distances.
+    /// At equal intervals.
     Constant,
-    /// In exponential distances.
+    /// At exponentially distributed intervals.
     Poisson,
-    /// In distances of a gamma distribution, see --burstiness.
+    /// At gamma-distributed intervals, see --burstiness.
     Gamma,
     /// All at once.
     Burst,
@@ -188,11 +190,11 @@ fn shard(text: &str) -> Result<(usize, usize), String> {
 
 fn model(text: &str) -> Result<(String, String), String> {
     let (from, to) = text.split_once('=').unwrap_or(("", text));
-    if to.is_empty() { Err("it names no model".to_owned()) } else { Ok((from.to_owned(), to.to_owned())) }
+    if to.is_empty() { Err("the model name is missing".to_owned()) } else { Ok((from.to_owned(), to.to_owned())) }
 }
 
 fn header(text: &str) -> Result<(HeaderName, String), String> {
     let (name, value) = text.split_once(':').ok_or("not a header: write 'NAME: VALUE'")?;
-    let name = name.trim().parse().map_err(|_| "not the name of a header".to_owned())?;
+    let name = name.trim().parse().map_err(|_| "not a header name".to_owned())?;
     Ok((name, value.trim().to_owned()))
 }

@@ -24,14 +24,14 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Search")]
 pub(in crate::cli) struct FindMaxArgs {
-    /// Finds the most that the server does: a closed loop at 1, 4, 16… sessions at once, until throughput no longer rises or --slo is
-    /// broken, then between those.
+    /// Finds the server's highest throughput: a closed loop at 1, 4, 16… concurrent sessions, until throughput stops rising or --slo is
+    /// broken, then at values in between.
     #[arg(long, conflicts_with_all = ["arrivals", "rate", "concurrency", "speed", "duration", "warmup", "shard", "check", "out", "print_as"])]
     pub(in crate::cli) find_max: bool,
-    /// How long sessions are begun at each concurrency; up to four times that where requests take long.
+    /// How long sessions are started at each concurrency; up to four times as long if requests are slow.
     #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = with_unit, requires = "find_max")]
     pub(in crate::cli) rung: Duration,
-    /// The highest concurrency.
+    /// The highest concurrency to try.
     #[arg(long, value_name = "N", default_value = "4096", requires = "find_max")]
     pub(in crate::cli) max_concurrency: NonZeroUsize,
 }

@@ -10,6 +10,7 @@ use ::time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::args::{PromptArg, ReplayArgs};
 use crate::{
+    base::one_line::counted,
     cli::{
         failure::Failure,
         output,
@@ -43,7 +44,7 @@ pub(super) fn salt(typed: String) -> String {
 /// Reads the tokenizer, if one is named.
 pub(super) fn tokenizer(args: &ReplayArgs) -> Result<Option<Tokenizer>, Failure> {
     if args.tokenizer.is_some() && args.prompt_as != PromptArg::Text {
-        return Err(Failure::usage("--tokenizer is for prompts of words: add --prompt-as text"));
+        return Err(Failure::usage("--tokenizer has an effect only with --prompt-as text"));
     }
     Ok(args.tokenizer.as_deref().map(load_tokenizer).transpose()?)
 }
@@ -59,7 +60,7 @@ pub(super) async fn before(
     lengths.iter().for_each(|line| output::note(&format!("{line}\n")));
     if primes {
         let (sent, failed) = before::prime(drive, workload, plan).await?;
-        output::note(&format!("primed with {sent} requests, of which {failed} failed\n"));
+        output::note(&format!("primed with {}, of which {failed} failed\n", counted(sent, "request")));
     }
     Ok(())
 }
@@ -75,20 +76,22 @@ pub(super) fn workload(args: &ReplayArgs) -> Result<Workload, Failure> {
         (cassettes, traces) = (cassettes || one, traces || other);
     }
     if cassettes && traces {
-        return Err(Failure::usage("traces and cassettes are driven one kind at a time: name the files of one kind"));
+        return Err(Failure::usage("a run sends traces or cassettes, not both"));
     }
     if !cassettes && args.secrets.is_some() {
-        return Err(Failure::usage("--secrets is for cassettes: traces have no placeholders that are put back"));
+        return Err(Failure::usage(
+            "--secrets has an effect on cassettes only: placeholders of traces are sent as they are",
+        ));
     }
     if !cassettes {
         let is_missing =
             || args.paths.iter().any(|path| path != Path::new("-") && !storage::is_url(path) && !path.exists());
         return Workload::read(&args.paths, args.check).map_err(|error| match is_missing() {
-            true => Failure::from(error).hint("without a PATH the built-in trace is sent"),
+            true => Failure::from(error).hint("without a PATH, the built-in trace is sent"),
             false => error.into(),
         });
     }
-    let files = files(&args.paths, &|_| "name cassettes, or the folder that they are in".to_owned())?;
+    let files = files(&args.paths, &|_| "name cassettes, or a folder of cassettes".to_owned())?;
     once(&files)?;
     let supplied = redaction::supplied(args.secrets.as_deref(), &RedactionArgs::default())?;
     Ok(Workload::read_cassettes(&files, &supplied)?)
@@ -111,10 +114,9 @@ fn kinds(path: &Path) -> (bool, bool) {
 
 /// Prints what will be sent, and what will not.
 pub(super) fn describe(workload: &Workload, plan: &Plan) {
-    let (requests, sessions) = (plan.requests(), plan.sessions.len());
-    output::note(&format!("{}: {requests} requests in {sessions} sessions\n", workload.name));
-    let left_out: Vec<(u64, String)> =
-        workload.left_out.iter().map(|(what, count)| (*count, format!("left out: {what}"))).collect();
-    output::note(&output::counts(&left_out.iter().map(|(count, what)| (*count, what.as_str())).collect::<Vec<_>>()));
+    let (requests, sessions) = (counted(plan.requests(), "request"), counted(plan.sessions.len(), "session"));
+    output::note(&format!("{}: {requests} in {sessions}\n", workload.name));
+    let left_out = workload.left_out.iter().map(|(what, count)| format!("  {count} left out: {what}\n"));
+    output::note(&left_out.collect::<String>());
     workload.notes.iter().for_each(|note| output::note(&format!("{}\n", shown(note))));
 }

@@ -37,10 +37,10 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub(in crate::cli) struct OutputArgs {
-    /// Shows the run in the figures of another load client too: its names, its formulas.
+    /// Prints the figures also as another load client does, with its names and formulas.
     #[arg(long, value_name = "TOOL", value_delimiter = ',', value_parser = one_of::<LoadClient>())]
     pub(in crate::cli) print_as: Vec<LoadClient>,
-    /// Saves the run: as JSON (.json), a table of requests (.csv), a log of HdrHistogram (.hlog), or a Benchmark Report of llm-d (.yaml); with
+    /// Saves the run: JSON (.json), a table of requests (.csv), an HdrHistogram log (.hlog) or a Benchmark Report of llm-d (.yaml); with
     /// --find-max its rungs, as JSON or as a table.
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) save: Vec<SavePath>,

@@ -149,8 +149,8 @@ impl Meaning {
     fn latencies(&mut self, given: &GivenFlags) -> Result<(), Failure> {
         let calculator = given.value("latency-calculator").unwrap_or_default();
         if !["", "constant", "per-token"].contains(&calculator) {
-            let message = format!("--latency-calculator {calculator} is none");
-            return Err(Failure::usage(message).hint("constant and per-token are"));
+            let message = format!("--latency-calculator {calculator} does not exist");
+            return Err(Failure::usage(message).hint("use constant or per-token"));
         }
         let is_set = |name: &&str| {
             given.value(name).is_some_and(|value| parse_duration(value).is_ok_and(|time| !time.is_zero()))
@@ -196,7 +196,7 @@ impl Meaning {
         if let Some(waiting) = given.value("max-waiting-queue-length") {
             let running = given.value("max-num-seqs").and_then(|running| running.parse().ok()).unwrap_or(MAX_NUM_SEQS);
             let waiting: u32 = waiting.parse().map_err(|_| {
-                Failure::usage(format!("--max-waiting-queue-length {waiting} is no number of requests"))
+                Failure::usage(format!("--max-waiting-queue-length {waiting} is not a number of requests"))
             })?;
             self.usual(given, "max-num-queued-reqs", running.saturating_add(waiting).to_string());
         }
@@ -209,7 +209,7 @@ impl Meaning {
         let requested = given.value("kv-cache-size").map(|blocks| {
             blocks
                 .parse::<u32>()
-                .map_err(|_| Failure::usage(format!("--kv-cache-size {blocks} is no number of blocks")))
+                .map_err(|_| Failure::usage(format!("--kv-cache-size {blocks} is not a number of blocks")))
         });
         let requested = requested.transpose()?;
         let length = given.value("max-model-len").unwrap_or(MAX_MODEL_LEN);
@@ -221,7 +221,7 @@ impl Meaning {
         let blocks = requested.unwrap_or(if publishes { CACHE_BLOCKS } else { USUAL_BLOCKS });
         if requested.is_some_and(|requested| requested < needed) {
             self.note(format!(
-                "--kv-cache-size {blocks} is raised to {needed} blocks, which a request of --max-model-len needs and without which vLLM would not start"
+                "--kv-cache-size {blocks} is raised to {needed} blocks, which a request of --max-model-len needs; vLLM would not start with fewer"
             ));
         }
         if !given.has("num-gpu-blocks-override") && (requested.is_some() || blocks.max(needed) != USUAL_BLOCKS) {

@@ -156,7 +156,7 @@ fn shown(command: &Command, flags: &[OsString]) -> String {
         if hides && value.is_some() { format!("{flag}=…") } else { shell_word(&text) }
     });
     let words: Vec<String> = words.collect();
-    format!("{NAME}'s arguments, as `play` has them: vllm-vcr play {}", words.join(" "))
+    format!("{NAME}'s arguments translated to `play`: vllm-vcr play {}", words.join(" "))
 }
 
 /// Checks whether the values of a flag of `play` are never printed.

@@ -22,13 +22,13 @@ use crate::{
 
 const EXAMPLES: &str = "\
 Examples:
-  Record shapes and timing (no text, no token ids):
+  Record lengths and timing (no text, no token ids):
     vllm-vcr tap --upstream http://localhost:8000 --trace-out day.jsonl.gz
 
-  Record what was answered too, as token ids where it can, so that play serves the same:
+  Record the answers too, as token ids if possible, so that play can serve them:
     vllm-vcr tap --upstream http://localhost:8000 --trace-out day.jsonl.gz --record-tokens
 
-  Leave it in front of production: hourly files, a tenth of the requests, counts for Prometheus:
+  Run it in front of production: hourly files, a tenth of the requests, metrics for Prometheus:
     vllm-vcr tap --upstream http://localhost:8000 --trace-out /var/log/vcr/day.jsonl.gz --next \\
         --rotate-every 60m --sample 0.1 --admin-listen 127.0.0.1:9100 --start-anyway
 
@@ -40,26 +40,26 @@ Examples:
 
 /// Proxy requests to a real engine and record what it streams.
 ///
-/// Every method and path is forwarded. Clients receive the bytes that they would have received without the tap, and no
-/// request waits for the recorder or fails because of it. Stop it with Ctrl-C: requests in flight are finished and the
-/// trace is closed; a second Ctrl-C ends at once. SIGHUP begins a new trace file.
+/// Every method and path is forwarded. Clients receive the bytes that they would have received without the tap, and no request waits for
+/// the recorder or fails because of it. Stop it with Ctrl-C: requests in flight are finished and the trace is closed; a second Ctrl-C ends
+/// at once. SIGHUP starts a new trace file.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(in crate::cli) struct TapArgs {
-    /// The server to record, such as http://localhost:8000; https://, h2c:// and unix:/path too. Further ones get the requests
-    /// of a path (/v1/embeddings=URL), of a model (model:qwen*=URL), or into a cassette those that name it (anthropic=URL): whose URL
-    /// begins with /vcr/u/anthropic. With --engine-core the front end that waits for engines, tcp://HOST:PORT.
+    /// The server to record, such as http://localhost:8000; also https://, h2c:// and unix:/path. Further ones get the requests of a path
+    /// (/v1/embeddings=URL), of a model (model:qwen*=URL) or, into a cassette, those to a named URL (anthropic=URL for
+    /// /vcr/u/anthropic/...). With --engine-core the front end that waits for engines, tcp://HOST:PORT.
     #[arg(long, help_heading = "Upstream", value_name = "URL", required = true)]
     pub(in crate::cli) upstream: Vec<TapUpstream>,
-    /// Where to listen; port 0 takes a free one. Without it 127.0.0.1:8001, and a free port for a command. With --engine-core where engines
-    /// connect, tcp://HOST:PORT.
+    /// The address to listen on, by default 127.0.0.1:8001; port 0 takes a free one, which is the default for a command. With --engine-core
+    /// the address that engines connect to, tcp://HOST:PORT.
     #[arg(long, help_heading = "Network", value_name = "HOST:PORT", value_parser = listen_address)]
     pub(in crate::cli) listen: Option<String>,
-    /// The trace to write: FILE.jsonl, FILE.jsonl.gz, or - for stdout; or the cassette, FILE.yaml; or the folder of the cassettes of
-    /// sessions, FOLDER/, whose other requests go into default.yaml (--mode once, if no other is chosen).
+    /// The trace to write, FILE.jsonl or FILE.jsonl.gz (- is stdout), the cassette, FILE.yaml, or a FOLDER/ for the cassettes of sessions;
+    /// requests without a session go into its default.yaml (--mode once by default).
     #[arg(long, help_heading = "Trace files", value_name = "FILE", visible_alias = "cassette", default_value = DEFAULT_FOLDER)]
     pub(in crate::cli) trace_out: PathBuf,
-    /// Records the ids of output tokens, and responses that no ids stand for; needed to play the same answers back.
+    /// Records the ids of output tokens, and the content of responses that have no ids; needed to play the same answers back.
     #[arg(long, help_heading = "Contents")]
     pub(in crate::cli) record_tokens: bool,
     /// Tokenizer directory, for hashing the prompts of engines that do not send token ids.
@@ -71,13 +71,13 @@ pub(in crate::cli) struct TapArgs {
     /// Hash algorithm of prompt blocks; fnv1a-64 is the one that other readers of the format know.
     #[arg(long, help_heading = "Contents", group = "@traces", value_name = "ALGORITHM", default_value = "xxh3-64", conflicts_with = "hash_key_file", value_parser = one_of::<BlockHashAlgorithm>())]
     pub(in crate::cli) block_hash: BlockHashAlgorithm,
-    /// Adds to the trace if it exists.
+    /// Appends to the trace if it exists.
     #[arg(long, help_heading = "Trace files", group = "@files", conflicts_with = "overwrite")]
     pub(in crate::cli) append: bool,
     /// Replaces the trace if it exists.
     #[arg(long, help_heading = "Trace files", group = "@files")]
     pub(in crate::cli) overwrite: bool,
-    /// How long requests in flight may go on after Ctrl-C.
+    /// How long requests in flight may take after Ctrl-C.
     #[arg(long, help_heading = "Network", value_name = "DURATION", default_value = "10s", value_parser = with_unit)]
     pub(in crate::cli) drain_timeout: Duration,
     #[command(flatten)]
@@ -116,19 +116,19 @@ impl TapArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Trace files")]
 pub(in crate::cli) struct FileArgs {
-    /// Leaves a trace that exists and writes to the next free name: NAME.1.jsonl.gz, NAME.2.jsonl.gz and so on.
+    /// Keeps an existing trace and writes to the next free name: NAME.1.jsonl.gz, NAME.2.jsonl.gz and so on.
     #[arg(long, group = "@files", conflicts_with_all = ["append", "overwrite"])]
     pub(in crate::cli) next: bool,
-    /// Begins a new file when this one has so many bytes, such as 500MB.
+    /// Starts a new file when the current one reaches this size, such as 500MB.
     #[arg(long, group = "@files", value_name = "SIZE", value_parser = parse_size)]
     pub(in crate::cli) rotate_size: Option<u64>,
-    /// Begins a new file when this one is so old, such as 60m.
+    /// Starts a new file when the current one reaches this age, such as 60m.
     #[arg(long, group = "@files", value_name = "DURATION", value_parser = some_time)]
     pub(in crate::cli) rotate_every: Option<Duration>,
-    /// Begins a new file when this one has so many records.
+    /// Starts a new file when the current one has this many records.
     #[arg(long, group = "@files", value_name = "N")]
     pub(in crate::cli) rotate_records: Option<NonZeroU64>,
-    /// Starts also when the trace cannot be written yet, as on a full disk, and records once it can.
+    /// Starts even if the trace cannot be written yet, as on a full disk, and records once it can.
     #[arg(long)]
     pub(in crate::cli) start_anyway: bool,
 }
@@ -155,13 +155,13 @@ pub(in crate::cli) struct SelectionArgs {
     /// Records this share of the requests, such as 0.1.
     #[arg(long, value_name = "SHARE", value_parser = sampled)]
     pub(in crate::cli) sample: Option<f64>,
-    /// Records these paths only; a * at the end stands for any end.
+    /// Records only requests to these paths; a * at the end matches anything.
     #[arg(long, group = "@http", value_name = "PATH", value_parser = path)]
     pub(in crate::cli) only_path: Vec<String>,
-    /// Records requests for these models only; a * at the end stands for any end.
+    /// Records only requests for these models; a * at the end matches anything.
     #[arg(long, value_name = "MODEL", value_parser = NonEmptyStringValueParser::new())]
     pub(in crate::cli) only_model: Vec<String>,
-    /// Asks the engine for nothing that its clients do not ask for: no token ids, no usage.
+    /// Forwards requests as clients send them: asks the engine for no token ids and no usage of its own.
     #[arg(long, group = "@http")]
     pub(in crate::cli) ask_nothing: bool,
 }
@@ -170,19 +170,19 @@ pub(in crate::cli) struct SelectionArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Privacy")]
 pub(in crate::cli) struct PrivacyArgs {
-    /// Hashes prompts with the key in this file (16 bytes or more), so that a guess cannot be checked without it.
+    /// Hashes prompts with the key in this file (at least 16 bytes), so that nobody can check a guess without it.
     #[arg(long, group = "@traces", value_name = "FILE")]
     pub(in crate::cli) hash_key_file: Option<PathBuf>,
-    /// Records output ids in another order, which the key decides: equal ids stay equal, but spell nothing.
+    /// Replaces output ids by a permutation that the key decides: equal ids stay equal but spell nothing.
     #[arg(long, group = "@traces", requires = "hash_key_file", requires = "record_tokens")]
     pub(in crate::cli) permute_ids: bool,
-    /// Records the words of every chunk, with secrets redacted.
+    /// Records the text of every chunk, with secrets redacted.
     #[arg(long, help_heading = "Contents", groups = ["@traces", "@http"])]
     pub(in crate::cli) record_text: bool,
     /// Records the bodies of requests, with secrets redacted.
     #[arg(long, help_heading = "Contents", group = "@traces")]
     pub(in crate::cli) record_requests: bool,
-    /// Records the log probabilities that clients ask for, of outputs and prompts; they spell the tokens.
+    /// Records the log probabilities that clients ask for, of outputs and prompts; they reveal the tokens.
     #[arg(
         long,
         help_heading = "Contents",
@@ -199,7 +199,7 @@ pub(in crate::cli) struct PrivacyArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Network")]
 pub(in crate::cli) struct NetworkArgs {
-    /// Shows counts at /metrics and health at /health here; of a cassette, /vcr/... .
+    /// Serves /metrics and /health on this address; of a cassette also /vcr/... .
     #[arg(long, help_heading = "Admin", value_name = "HOST:PORT", value_parser = host_and_port)]
     pub(in crate::cli) admin_listen: Option<String>,
     /// Listens on this Unix socket instead.
@@ -208,26 +208,25 @@ pub(in crate::cli) struct NetworkArgs {
     /// Serves HTTPS with this certificate, a PEM file with its chain.
     #[arg(long, help_heading = "TLS", group = "@http", value_name = "FILE")]
     pub(in crate::cli) ssl_certfile: Option<PathBuf>,
-    /// The certificate's private key, a PEM file; without it, in the certificate's file.
+    /// The certificate's private key, a PEM file. Default: the certificate's file.
     #[arg(long, help_heading = "TLS", group = "@http", value_name = "FILE", requires = "ssl_certfile")]
     pub(in crate::cli) ssl_keyfile: Option<PathBuf>,
-    /// Listens on other addresses than this machine's own without TLS: who is on the way reads everything.
+    /// Listens without TLS on addresses that other machines reach; anyone on the network path can read everything.
     #[arg(long)]
     pub(in crate::cli) allow_remote_record: bool,
-    /// Who signs the certificates of https upstreams, or an upstream's own certificate, a PEM file; without it, the
-    /// authorities that browsers trust.
+    /// CA certificate of https upstreams, or an upstream's own certificate, a PEM file. Default: the CAs that browsers trust.
     #[arg(long, help_heading = "Upstream", group = "@http", value_name = "FILE")]
     pub(in crate::cli) upstream_ca: Option<PathBuf>,
-    /// Gives up on an upstream that does not take a connection for so long.
+    /// Gives up if the upstream accepts no connection for this long.
     #[arg(long, help_heading = "Upstream", group = "@http", value_name = "DURATION", value_parser = some_time)]
     pub(in crate::cli) connect_timeout: Option<Duration>,
-    /// Gives up on an upstream that does not begin its answer for so long.
+    /// Gives up if the upstream does not start its response for this long.
     #[arg(long, help_heading = "Upstream", group = "@http", value_name = "DURATION", value_parser = some_time)]
     pub(in crate::cli) answer_timeout: Option<Duration>,
-    /// Gives up on a request or an answer that pauses for so long.
+    /// Gives up if a request or response pauses for this long.
     #[arg(long, help_heading = "Upstream", group = "@http", value_name = "DURATION", value_parser = some_time)]
     pub(in crate::cli) idle_timeout: Option<Duration>,
-    /// Threads that serve connections; without it, one for each core.
+    /// Threads that serve connections. Default: one per core.
     #[arg(long, group = "@http", value_name = "N")]
     pub(in crate::cli) threads: Option<NonZeroUsize>,
 }
@@ -235,9 +234,9 @@ pub(in crate::cli) struct NetworkArgs {
 fn path(typed: &str) -> Result<String, String> {
     match typed.strip_prefix('*') {
         Some("") => Ok(typed.to_owned()),
-        _ if typed.contains('?') => Err("a path has no query: leave out what begins with `?`".to_owned()),
+        _ if typed.contains('?') => Err("a path has no query: leave out the part from `?` on".to_owned()),
         _ if typed.starts_with('/') => Ok(typed.to_owned()),
-        _ => Err(format!("no request has such a path: write it as `/{}`", typed.trim_start_matches('*'))),
+        _ => Err(format!("a path begins with a slash: write it as `/{}`", typed.trim_start_matches('*'))),
     }
 }
 

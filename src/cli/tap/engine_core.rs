@@ -31,11 +31,11 @@ pub(in crate::cli) const USUAL_ENGINE_CORE: &str = "127.0.0.1:29551";
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Engine core")]
 pub(in crate::cli) struct EngineCoreArgs {
-    /// Relays the messages between a front end of vLLM and its engine cores, and records the requests in them: engines connect to
-    /// --listen, and the tap to the front end, --upstream.
+    /// Relays the messages between a front end of vLLM and its engine cores, and records the requests in them: engines connect to --listen,
+    /// and the tap connects to the front end, --upstream.
     #[arg(long)]
     pub(in crate::cli) engine_core: bool,
-    /// Model name for the records: the protocol of the engine core has none but those of adapters.
+    /// Model name for the records: the protocol of the engine core has none, except for adapters.
     #[arg(long, value_name = "NAME", requires = "engine_core", value_parser = NonEmptyStringValueParser::new())]
     pub(in crate::cli) served_model_name: Option<String>,
 }
@@ -83,14 +83,14 @@ pub(in crate::cli) fn check(args: &TapArgs, typed: &Typed<'_>) -> Result<(), Fai
     if !is_core {
         let is_any = args.upstream.iter().any(is_tcp) || args.listen.as_ref().is_some_and(|at| at.starts_with(SCHEME));
         return match is_any {
-            true => Err(Failure::usage("an address that begins with tcp:// is one of the engine core's protocol")
+            true => Err(Failure::usage("tcp:// addresses are for the protocol of the engine core")
                 .hint("add --engine-core, or write http:// for a server and HOST:PORT for --listen")),
             false => Ok(()),
         };
     }
     if args.upstream.len() != 1 || !args.upstream.iter().all(is_tcp) {
         return Err(Failure::usage(
-            "--upstream: with --engine-core it is one front end, such as tcp://127.0.0.1:29550",
+            "--upstream: with --engine-core it must be one front end, such as tcp://127.0.0.1:29550",
         )
         .hint(
             "name the address that `vllm serve --data-parallel-size-local 0 --data-parallel-rpc-port 29550` waits at",
@@ -104,13 +104,13 @@ pub(in crate::cli) fn check(args: &TapArgs, typed: &Typed<'_>) -> Result<(), Fai
     let is_searched = args.tokenizer.is_some() || args.privacy.redaction.redact.iter().any(|level| level == "off");
     if args.privacy.record_requests && !is_searched {
         return Err(Failure::usage(
-            "--record-requests: prompts are ids here, in which no secret is found without a tokenizer",
+            "--record-requests: prompts are ids here, and secrets in them cannot be found without a tokenizer",
         )
         .hint("add --tokenizer DIRECTORY, or --redact off to record them unsearched"));
     }
     if let Some(flag) = typed.tagged(&["@http"]).find(|flag| typed.is_changed(flag)) {
-        return Err(Failure::usage(format!("--{} means nothing with --engine-core", name_of(flag)))
-            .hint("it is about HTTP; leave it out"));
+        return Err(Failure::usage(format!("--{} has no effect with --engine-core", name_of(flag)))
+            .hint("it applies to HTTP only; leave it out"));
     }
     Ok(())
 }
@@ -121,7 +121,7 @@ pub(in crate::cli) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
     let admin = args.network.admin_listen.clone();
     let front_end = match args.upstream.first() {
         Some(TapUpstream::FrontEnd(address)) => address.clone(),
-        _ => return Err(Failure::usage("--upstream: with --engine-core it is the front end, tcp://HOST:PORT")),
+        _ => return Err(Failure::usage("--upstream: with --engine-core it must be the front end, tcp://HOST:PORT")),
     };
     let model = args.engine_core.served_model_name.clone();
     let setup = Setup { timing_zero: "engine_core", amends: false, ..setup::setup(args)? };

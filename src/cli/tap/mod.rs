@@ -15,6 +15,7 @@ use tokio::{
 };
 
 use crate::{
+    base::one_line::counted,
     cli::{
         child,
         failure::Failure,
@@ -76,7 +77,7 @@ async fn admin_listener(address: Option<&str>, may_be_remote: bool) -> Result<Op
 fn serve_admin(handle: Handle, listener: Option<TcpListener>, stopped: oneshot::Receiver<()>) -> Result<(), Failure> {
     if let Some(listener) = listener {
         let address = listener.local_addr().map_err(Failure::environment)?;
-        output::note(&format!("counts at http://{address}/metrics\n"));
+        output::note(&format!("metrics at http://{address}/metrics\n"));
         tokio::spawn(handle.clone().serve(listener, async {
             let _ended = stopped.await;
         }));
@@ -90,7 +91,7 @@ fn conclude(report: TapReport) -> Result<(), Failure> {
     match report.recorder.write_error {
         Some(error) if report.recorder.is_failing => {
             let lost = report.recorder.write_failed;
-            Err(Failure::environment(format!("{lost} records could not be written: {error}")))
+            Err(Failure::environment(format!("{} could not be written: {error}", counted(lost, "record"))))
         }
         _ => Ok(()),
     }
@@ -120,17 +121,17 @@ pub(in crate::cli) async fn open(listen: ListenSetup) -> Result<(Listener, Strin
 fn refuse_names(setup: &Setup) -> Result<(), Failure> {
     match setup.routes.iter().find(|route| matches!(route.selector, Some(UpstreamSelector::Name(_)))) {
         Some(route) => {
-            Err(Failure::usage(format!("--upstream {route}: only what is recorded into a cassette names its upstream"))
+            Err(Failure::usage(format!("--upstream {route}: a trace does not record the names of upstreams"))
                 .hint("name a path or a model, or record a cassette: --cassette FILE.yaml"))
         }
         None => Ok(()),
     }
 }
 
-/// Tags of flags that mean something for traces only, for those that are files only, and for HTTP only.
+/// Tags of flags for traces only, for traces in files only, and for HTTP only.
 pub(in crate::cli) const TAGS: &[&str] = &["@traces", "@files", "@http"];
 
-/// Chooses the file of a folder, and refuses flags that mean nothing for what is recorded.
+/// Chooses the file of a folder, and refuses flags that have no effect on what is recorded.
 pub(in crate::cli) fn check(args: &mut TapArgs, typed: &Typed<'_>) -> Result<(), Failure> {
     let shown = storage::shown(&args.trace_out);
     storage::check(&args.trace_out)
@@ -139,8 +140,8 @@ pub(in crate::cli) fn check(args: &mut TapArgs, typed: &Typed<'_>) -> Result<(),
     let file = args.trace_out.display();
     let is_cassette = is_cassette(&args.trace_out);
     if is_cassette && args.cassettes.on_miss == Some(OnMiss::Random) {
-        let hint = "play does: vllm-vcr play --cassette FILE";
-        return Err(Failure::usage("--on-miss random: tap makes nothing up").hint(hint));
+        let hint = "use it with play: vllm-vcr play --cassette FILE";
+        return Err(Failure::usage("--on-miss random: tap makes up no tokens").hint(hint));
     }
     let (tags, recorded, hint): (&[&str], _, _) = if is_cassette {
         let hint = "leave it out, or record a trace: --trace-out FILE.jsonl.gz";
@@ -150,7 +151,7 @@ pub(in crate::cli) fn check(args: &mut TapArgs, typed: &Typed<'_>) -> Result<(),
         (&["CassetteArgs", "McpTappedArgs"], format!("a trace ({file})"), hint)
     };
     let flags = typed.tagged(tags).filter(|flag| flag.get_long().is_some() && typed.is_changed(flag));
-    // Of a switch with two values, the other one means nothing.
+    // Of a switch with two values, the other one has no effect.
     let value = |flag: &Arg| match flag.get_possible_values().len() {
         2 if !is_cassette && !flag.get_default_values().is_empty() => format!(" {}", typed.values(flag).concat()),
         _ => String::new(),
@@ -158,12 +159,12 @@ pub(in crate::cli) fn check(args: &mut TapArgs, typed: &Typed<'_>) -> Result<(),
     engine_core::check(args, typed)?;
     let names: Vec<String> = flags.map(|flag| format!("--{}{}", name_of(flag), value(flag))).collect();
     if !names.is_empty() {
-        return Err(Failure::usage(format!("{} means nothing for {recorded}", names.join(", "))).hint(hint));
+        return Err(Failure::usage(format!("{} has no effect on {recorded}", names.join(", "))).hint(hint));
     }
     // Standard output is one stream: it is not rotated, and nothing is there before.
     match typed.tagged(&["@files"]).find(|flag| typed.is_changed(flag)) {
         Some(flag) if args.trace_out.as_os_str() == "-" => {
-            let message = format!("--{} means nothing for standard output (--trace-out -)", name_of(flag));
+            let message = format!("--{} has no effect on standard output (--trace-out -)", name_of(flag));
             Err(Failure::usage(message))
         }
         _ => Ok(()),
@@ -177,7 +178,7 @@ pub(in crate::cli) async fn refuse_circle(at: &str, setup: &Setup) -> Result<(),
     };
     for upstream in std::iter::once(&setup.config.upstream).chain(setup.routes.iter().map(|route| &route.upstream)) {
         if upstream.leads_to(own).await {
-            return Err(Failure::usage(format!("--upstream {upstream} is where the tap itself listens"))
+            return Err(Failure::usage(format!("--upstream {upstream} is the tap's own address: requests would loop"))
                 .hint("name the engine's port with --upstream, and another one with --listen"));
         }
     }
@@ -191,10 +192,10 @@ pub(in crate::cli) async fn refuse_remote(flag: &str, address: &str) -> Result<(
         None => Ok(()),
         Some(ip) => {
             let hint = match flag {
-                "--listen" => "add --ssl-certfile, or --allow-remote-record where the network is your own",
-                _ => "add --allow-remote-record where the network is your own",
+                "--listen" => "add --ssl-certfile, or --allow-remote-record if you trust the network",
+                _ => "add --allow-remote-record if you trust the network",
             };
-            Err(Failure::usage(format!("{flag} {address} is reached from other machines ({ip}), without TLS"))
+            Err(Failure::usage(format!("{flag} {address} can be reached from other machines ({ip}), without TLS"))
                 .hint(hint))
         }
     }
@@ -208,7 +209,7 @@ fn greeting((at, upstream): (&str, &str), setup: &Setup) -> String {
     kept.extend(setup.content.requests.then_some("requests"));
     kept.extend(setup.content.logprobs.then_some("log probabilities"));
     let kept = if kept == ["no token ids"] {
-        "shapes and timing only, no token ids".to_owned()
+        "lengths and timing only, no token ids".to_owned()
     } else {
         format!("with {}", kept.join(", "))
     };
@@ -217,28 +218,26 @@ fn greeting((at, upstream): (&str, &str), setup: &Setup) -> String {
 
 fn exit_summary(report: &TapReport) -> String {
     let recorder = &report.recorder;
-    let mut text = format!("forwarded {} requests, wrote {} records\n", report.forwarded, recorder.written);
+    let mut text =
+        format!("forwarded {}, wrote {}\n", counted(report.forwarded, "request"), counted(recorder.written, "record"));
     text.push_str(&output::counts(&[
-        (recorder.queue_full, "records dropped: the recorder could not keep up"),
-        (recorder.queue_bytes, "records dropped: the exchanges that waited for the recorder held too many bytes"),
-        (recorder.write_failed, "records dropped: the trace could not be written"),
-        (recorder.broken, "records dropped: they could not be made"),
-        (recorder.hashes_skipped, "exchanges recorded without block hashes: too many long prompts waited"),
-        (
-            recorder.content_skipped,
-            "exchanges recorded without their content: compressed, too long, or too much at a time",
-        ),
-        (recorder.unsearched, "exchanges recorded without their content: too much work to search it for secrets"),
-        (recorder.ids_incomplete, "exchanges recorded without ids: the engine did not send all of them"),
-        (recorder.repaired, "records repaired: they broke a rule of the format, and what broke it was left out"),
-        (recorder.choices_left_out, "choices without a record: their requests had too many"),
-        (recorder.redacted, "records with secrets redacted"),
-        (recorder.emptied, "times another program emptied the trace: what was in it is gone, and it was begun again"),
-        (report.informational_dropped, "informational responses (1xx) dropped: their clients did not read"),
-        (report.cut as u64, "connections cut at the drain's deadline"),
+        (recorder.queue_full, "record", "dropped: the recorder could not keep up"),
+        (recorder.queue_bytes, "record", "dropped: too many bytes waited for the recorder"),
+        (recorder.write_failed, "record", "dropped: the trace could not be written"),
+        (recorder.broken, "record", "dropped: an internal error"),
+        (recorder.hashes_skipped, "exchange", "recorded without block hashes: too many long prompts waited"),
+        (recorder.content_skipped, "exchange", "recorded without content: compressed, too long, or too much at a time"),
+        (recorder.unsearched, "exchange", "recorded without content: too much work to search it for secrets"),
+        (recorder.ids_incomplete, "exchange", "recorded without ids: the engine did not send all of them"),
+        (recorder.repaired, "record", "repaired: fields that broke a rule of the format were left out"),
+        (recorder.choices_left_out, "choice", "without a record: too many in one request"),
+        (recorder.redacted, "record", "with secrets redacted"),
+        (recorder.emptied, "time", "another program emptied the trace: its records are lost, and it was started again"),
+        (report.informational_dropped, "informational response", "(1xx) dropped: the client did not read"),
+        (report.cut as u64, "connection", "cut at the end of --drain-timeout"),
     ]));
     if let Some(error) = recorder.write_error.as_ref().filter(|_| !recorder.is_failing) {
-        text.push_str(&format!("  recording went on after: {error}\n"));
+        text.push_str(&format!("  recording continued after: {error}\n"));
     }
     if recorder.files > 1 {
         text.push_str(&format!("  in {} files\n", recorder.files));
@@ -249,8 +248,9 @@ fn exit_summary(report: &TapReport) -> String {
 impl From<TapError> for Failure {
     fn from(error: TapError) -> Self {
         match &error {
-            TapError::Trace(TraceError::Exists { .. }) => Self::usage(error)
-                .hint("add to it with --append, replace it with --overwrite, or go on beside it with --next"),
+            TapError::Trace(TraceError::Exists { .. }) => Self::usage(error).hint(
+                "append to it with --append, replace it with --overwrite, or write to the next free name with --next",
+            ),
             TapError::Trace(TraceError::Suffix { .. }) => Self::usage(error),
             TapError::Trace(TraceError::Io { .. } | TraceError::InUse { .. }) | TapError::Recorder(_) => {
                 Self::environment(error)

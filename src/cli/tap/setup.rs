@@ -131,15 +131,14 @@ fn upstreams(typed: Vec<UpstreamRoute>) -> Result<(UpstreamUrl, Vec<UpstreamRout
     let (main, further): (Vec<_>, Vec<_>) = typed.into_iter().partition(|route| route.selector.is_none());
     for (at, route) in further.iter().enumerate() {
         if further.iter().take(at).any(|earlier| earlier.selector == route.selector) {
-            let message = format!("--upstream {route}: another one gets these requests already");
-            return Err(Failure::usage(message)
-                .hint("a tap does not spread requests over engines; name each path and model once"));
+            let message = format!("--upstream {route}: another upstream gets these requests already");
+            return Err(Failure::usage(message).hint("a tap does not balance load; name each path and model once"));
         }
     }
     match <[UpstreamRoute; 1]>::try_from(main) {
         Ok([main]) => Ok((main.upstream, further)),
         Err(several) => Err(Failure::usage(format!(
-            "--upstream: {} of them have neither path, model nor name; one has to, for all other requests",
+            "--upstream: {} of them have no path, model or name; exactly one must have none, for all other requests",
             several.len()
         ))),
     }

@@ -47,7 +47,7 @@ pub(in crate::cli) enum Misused {
     #[error("--{name} is vLLM's, but not served here: {reason}")]
     Refused { name: String, reason: &'static str },
     /// The next flag follows it.
-    #[error("--{name} needs a value, and {next} follows it")]
+    #[error("--{name} needs a value, but {next} follows it")]
     NoValue { name: String, next: String },
 }
 
@@ -300,8 +300,8 @@ mod tests {
     #[test]
     fn a_flag_never_takes_the_next_one_for_its_value() {
         for (line, error) in [
-            ("v play --dtype --max-model-len 100", "--dtype needs a value, and --max-model-len follows it"),
-            ("v play --dtype", "--dtype needs a value, and nothing follows it"),
+            ("v play --dtype --max-model-len 100", "--dtype needs a value, but --max-model-len follows it"),
+            ("v play --dtype", "--dtype needs a value, but nothing follows it"),
         ] {
             assert_eq!(sorted(line).unwrap_err(), error);
         }

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::{AnswersInPrompts, ArrivalSchedule, Simulation, fleet::LiveRequest};
 use crate::{
+    base::one_line::counted,
     base::stats::{Durations, Summary},
     engine::{
         offline::BegunStep,
@@ -271,13 +272,13 @@ impl fmt::Display for SimulateReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.replicas.len();
         let of_replicas = if count == 1 { String::new() } else { format!(", {count} replicas, {}", self.router) };
-        writeln!(f, "{}: {} requests in {:.1} s{of_replicas}", self.path, self.requests, self.seconds)?;
-        for (number, what) in [
-            (self.refused, "refused: longer than the model or its cache, or the queue was full"),
-            (self.left_out, "records left out: without an arrival or tokens, or broken"),
+        writeln!(f, "{}: {} in {:.1} s{of_replicas}", self.path, counted(self.requests, "request"), self.seconds)?;
+        for (number, noun, what) in [
+            (self.refused, "request", "refused: longer than the model or its cache, or the queue was full"),
+            (self.left_out, "record", "left out: without an arrival or tokens, or invalid"),
         ] {
             if number > 0 {
-                writeln!(f, "  {number} {what}")?;
+                writeln!(f, "  {} {what}", counted(number, noun))?;
             }
         }
         if !self.has_blocks {

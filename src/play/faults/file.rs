@@ -36,14 +36,18 @@ pub struct FaultLines {
 
 /// A file of faults that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{file}:{line}: {message}")]
+#[error("{file}{}: {message}", at(*line))]
 pub struct FaultFileError {
     /// The file, or what stands for it.
     pub file: String,
-    /// Where, from 1.
+    /// Where, from 1; 0 for the file as a whole.
     pub line: usize,
     /// Problem, and what to do.
     pub message: String,
+}
+
+fn at(line: usize) -> String {
+    if line == 0 { String::new() } else { format!(":{line}") }
 }
 
 impl FaultLines {
@@ -81,10 +85,13 @@ impl FaultFileReading<'_> {
     fn file(&mut self, path: &Path, from: Option<(&str, usize)>) -> Result<(), FaultFileError> {
         let shown = path.display().to_string();
         let wrong = |message: String| {
-            let (file, line) = from.unwrap_or((&shown, 1));
+            let (file, line) = from.unwrap_or((&shown, 0));
             FaultFileError { file: file.to_owned(), line, message }
         };
-        let cannot = |error: std::io::Error| wrong(format!("cannot read {shown}: {error}"));
+        let cannot = |error: std::io::Error| match from {
+            Some(_) => wrong(format!("cannot read {shown}: {error}")),
+            None => wrong(error.to_string()),
+        };
         let known = path.canonicalize().map_err(cannot)?;
         if self.open.contains(&known) {
             return Err(wrong(format!("{shown} includes itself; take this include out")));
@@ -126,7 +133,7 @@ impl FaultFileReading<'_> {
                 other => {
                     return Err(wrong(
                         entry.line,
-                        format!("`{other}` is no field of a file of faults: use seed, include and faults"),
+                        format!("`{other}` is not a field of a file of faults: use seed, include and faults"),
                     ));
                 }
             }
@@ -182,7 +189,7 @@ fn line_of(item: &YamlNode) -> Result<String, (usize, String)> {
                     conditions.push_str(&format!(" {}=\"{value}\"", field.key));
                 }
             }
-            other => return Err((entry.line, format!("`{other}` is no field of a fault: use fault, at and where"))),
+            other => return Err((entry.line, format!("`{other}` is not a field of a fault: use fault, at and where"))),
         }
     }
     let fault = fault.ok_or_else(|| (item.line, "the fault has no `fault`, its kind".to_owned()))?;
@@ -215,8 +222,8 @@ faults:
     fn mistakes_have_their_line() {
         for (text, line, part) in [
             ("faults:\n- 429\n- explode\n", 3, "`explode` is no kind"),
-            ("speed: 2\n", 1, "`speed` is no field of a file"),
-            ("faults:\n- {fault: 429, when: now}\n", 2, "`when` is no field of a fault"),
+            ("speed: 2\n", 1, "`speed` is not a field of a file"),
+            ("faults:\n- {fault: 429, when: now}\n", 2, "`when` is not a field of a fault"),
             ("faults: 429\n", 1, "a list of faults"),
             ("include: other.yaml\n", 1, "only a file can include"),
             ("faults:\n- {at: event 3}\n", 2, "no `fault`"),
@@ -240,5 +247,7 @@ faults:
             error.line == 2 && error.file.ends_with("b.yaml") && error.message.contains("includes itself"),
             "{error}"
         );
+        let error = FaultLines::read(&folder.path().join("none.yaml")).unwrap_err().to_string();
+        assert!(error.contains("none.yaml: No such file"), "{error}");
     }
 }

@@ -1,6 +1,7 @@
 //! A trace that was loaded, as requests find their records in it.
 
 use crate::{
+    base::one_line::counted,
     play::load::{
         account::TraceLedger,
         pace::TracePace,
@@ -40,6 +41,6 @@ impl LoadedTrace {
 
     /// The trace in a few words.
     pub(in crate::play) fn describe(&self) -> String {
-        format!("{}, {} records", self.name, self.served_records())
+        format!("{}, {}", self.name, counted(self.served_records(), "record"))
     }
 }

@@ -93,14 +93,14 @@ fn rules_that_are_never_reached_are_named() {
     assert_eq!(
         named,
         [
-            "F:3: the rule is never reached: F:2 takes what it matches",
-            "F:4: the rule is never reached: F:2 takes what it matches",
-            "F:12: the rule is never reached: F:10 takes what it matches",
+            "F:3: the rule is never reached: F:2 matches the same requests first",
+            "F:4: the rule is never reached: F:2 matches the same requests first",
+            "F:12: the rule is never reached: F:10 matches the same requests first",
         ]
     );
     assert!(code == 1 && text.ends_with("F: 11 rules\n"), "{text}");
     let good = checked(&Rules::new("- {match: any, answer: a}\n"));
-    assert_eq!(good, (0, "F: 1 rules\n".to_owned()));
+    assert_eq!(good, (0, "F: 1 rule\n".to_owned()));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn files_include_others_but_not_in_a_circle() {
     let more = rules.folder.path().join("more.yaml");
     std::fs::write(&more, "records:\n- {match: any, answer: b}\n").unwrap();
     let (code, text) = checked(&rules);
-    assert!(code == 0 && text.contains("more.yaml: 1 rules"), "{text}");
+    assert!(code == 0 && text.contains("more.yaml: 1 rule"), "{text}");
     std::fs::write(&more, "include: answers.yaml\n").unwrap();
     let (code, text) = checked(&rules);
     assert!(code == 3 && text.contains("more.yaml:1: `include`: answers.yaml includes this file in turn"), "{text}");

@@ -36,7 +36,7 @@ async fn a_changed_file_is_read_again_and_streams_go_on() {
     let text = String::from_utf8(read).unwrap();
     assert!(text.contains(" still.") && text.contains("[DONE]"), "{text}");
     let (code, log) = play.stop();
-    assert!(code == 0 && log.contains("answers: 1 rules were read again"), "{log}");
+    assert!(code == 0 && log.contains("answers: read 1 rule again"), "{log}");
 }
 
 #[tokio::test]
@@ -54,7 +54,9 @@ async fn a_wrong_file_leaves_the_rules_of_before() {
     until(&play, "x", "four").await;
     let (code, log) = play.stop();
     assert!(
-        code == 0 && log.contains("answers: the rules of before stay: ") && log.contains("answers.yaml:3: `match.odd`"),
+        code == 0
+            && log.contains("answers: the earlier rules stay in use: ")
+            && log.contains("answers.yaml:3: `match.odd`"),
         "{log}"
     );
 }

@@ -58,7 +58,7 @@ async fn the_engine_is_asked_there_too() {
         assert_eq!(client::send(admin, &foreign).await.status, 403);
     }
     let (_, log) = engine.stop();
-    assert!(log.contains(&format!("questions at http://{made_up}/vcr/faults")), "{log}");
+    assert!(log.contains(&format!("admin pages at http://{made_up}/vcr/faults")), "{log}");
 }
 
 #[tokio::test]
@@ -71,13 +71,13 @@ async fn others_cannot_ask_where_they_can_reach_the_server() {
     let play = reached(&[]);
     assert_eq!(status(play.address, "/vcr/report").await, 404);
     let (_, log) = play.stop();
-    assert!(log.contains("questions at http://127.0.0.1:"), "{log}");
+    assert!(log.contains("admin pages at http://127.0.0.1:"), "{log}");
     let allowed = reached(&["--admin"]);
     assert_eq!(status(allowed.address, "/vcr/report").await, 200);
     let nobody = reached(&["--no-admin"]);
     assert_eq!(status(nobody.address, "/vcr/report").await, 404);
     let (_, log) = nobody.stop();
-    assert!(!log.contains("questions at"), "{log}");
+    assert!(!log.contains("admin pages at"), "{log}");
     let both = vcr(&["play", "--cassette", shelf.name(), "--no-admin", "--admin-listen", "127.0.0.1:0"]);
     assert_eq!(both.status.code(), Some(2));
 }

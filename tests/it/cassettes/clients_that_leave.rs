@@ -101,7 +101,7 @@ async fn what_comes_after_the_client_left_is_recorded_and_the_record_is_whole() 
         tokio::time::sleep(std::time::Duration::from_millis(300)).await;
         go.send(()).unwrap();
         let (code, log) = recorder.stop();
-        assert!(code == 0 && log.contains("recorded 1 interactions") && !log.contains("partial"), "{log}");
+        assert!(code == 0 && log.contains("recorded 1 interaction") && !log.contains("partial"), "{log}");
         assert!(!shelf.text().contains("aborted") && shelf.text().contains("one two three"), "{}", shelf.text());
         let play = shelf.play(&["--strict"]);
         let answer = play.send(CHAT, &asked()).await;
@@ -119,7 +119,7 @@ async fn what_does_not_come_in_time_is_a_partial_record_that_is_played_up_to_the
         let tap = tap(upstream, &shelf, &["--complete-within", within]);
         leaves_after(tap.address, 2).await;
         let (code, log) = tap.stop();
-        assert!(code == 0 && log.contains("1 records are partial"), "{log}");
+        assert!(code == 0 && log.contains("1 partial record"), "{log}");
         assert!(shelf.text().contains("aborted: 2"), "{}", shelf.text());
         drop(go);
         let play = shelf.play(&["--strict"]);
@@ -154,5 +154,5 @@ async fn an_aborted_request_of_a_trace_stays_aborted() {
     drop(go);
     let refused = super::vcr(&[&fixed[..], &["--overwrite", "--complete-within", "1s"]].concat());
     let log = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(refused.status.code() == Some(2) && log.contains("--complete-within means nothing for a trace"), "{log}");
+    assert!(refused.status.code() == Some(2) && log.contains("--complete-within has no effect on a trace"), "{log}");
 }

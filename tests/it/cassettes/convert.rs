@@ -23,10 +23,10 @@ fn which_of_the_two_files_is_not_understood_is_said() {
     fs::write(&cassette, "vcr: 1\nrecords: []\n").unwrap();
     let (new, missing) = (at("o.yaml"), at("nope.har"));
     for (from, to, code, part) in [
-        (&missing, &new, 3, "nope.har: there is no such file"),
-        (&text, &new, 2, "x.txt: this is nothing that a cassette"),
-        (&har, &text, 2, "x.txt: this is no cassette"),
-        (&cassette, &text, 2, "x.txt: this is no trace"),
+        (&missing, &new, 3, "nope.har: no such file"),
+        (&text, &new, 2, "x.txt: this is not a file that can be converted"),
+        (&har, &text, 2, "x.txt: this is not a cassette"),
+        (&cassette, &text, 2, "x.txt: this is not a trace"),
     ] {
         let (got, said) = convert(&[from, to]);
         assert_eq!((got, said.contains(part)), (code, true), "{said}");
@@ -197,16 +197,16 @@ async fn what_cannot_be_converted_is_named() {
     assert!(text.contains("a.yaml:8: it has no token counts") && text.contains("--skip"), "{text}");
     assert!(!Path::new(&trace).exists());
     let (code, text) = convert(&[&cassette, &trace, "--skip"]);
-    assert_eq!((code, text.contains("1 records, 2 left out")), (0, true), "{text}");
+    assert_eq!((code, text.contains("1 record, 2 left out")), (0, true), "{text}");
     let shapes = file("shapes.jsonl");
     std::fs::write(&shapes, "{\"prompt_tokens\":3,\"output_tokens\":1,\"ttft_ms\":5.0}\n").unwrap();
     let (code, text) = convert(&[&shapes, &file("s.yaml")]);
     assert_eq!(code, 3, "{text}");
     assert!(text.contains("shapes.jsonl, line 1: it holds no request; record with --record-requests"), "{text}");
     for (from, to, said) in [
-        (&cassette, &file("x.yaml"), "x.yaml: this is no trace"),
-        (&trace, &file("x.jsonl"), "x.jsonl: this is no cassette"),
-        (&cassette, &file("x.txt"), "x.txt: this is no trace"),
+        (&cassette, &file("x.yaml"), "x.yaml: this is not a trace"),
+        (&trace, &file("x.jsonl"), "x.jsonl: this is not a cassette"),
+        (&cassette, &file("x.txt"), "x.txt: this is not a trace"),
     ] {
         let (code, text) = convert(&[from, to]);
         assert_eq!((code, text.contains(said)), (2, true), "{text}");
@@ -293,10 +293,10 @@ async fn a_har_of_a_browser_and_old_cassettes_of_httpx_are_converted() {
     let (code, text) = convert(&[&har, &ours]);
     assert!(code == 3 && text.contains("browser.har, line 1, entry 3: /v1/models has no response"), "{text}");
     let (code, text) = convert(&[&har, &ours, "--skip"]);
-    assert!(code == 0 && text.contains("1 records\n  1 CORS preflights (OPTIONS) are left out"), "{text}");
+    assert!(code == 0 && text.contains("1 record\n  1 CORS preflight (OPTIONS) left out"), "{text}");
     fs::write(&har, log(json!([entry("OPTIONS", 204, "")]))).unwrap();
     let (code, text) = convert(&[&har, &file("none.yaml")]);
-    assert!(code == 1 && text.contains("1 CORS preflights"), "{text}");
+    assert!(code == 1 && text.contains("1 CORS preflight"), "{text}");
     let old = format!(
         "interactions:\n- request: {{body: '', headers: {{}}, method: GET, uri: 'https://h/v1/models'}}\n  response:\n    content: '{page}'\n    headers: {{Content-Type: [application/json]}}\n    http_version: HTTP/1.1\n    status_code: 200\nversion: 1\n"
     );

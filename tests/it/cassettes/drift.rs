@@ -99,7 +99,7 @@ async fn tools_that_changed_are_reported_by_their_names() {
     assert_eq!(tools["clock"]["changes"], json!(["was not recorded"]), "a miss tells it too: {report}");
     let (code, log) = play.stop();
     assert_eq!(code, 1, "{log}");
-    assert!(log.contains("drift: tool weather in 1 requests: $.parameters") && log.contains("failed: drift"), "{log}");
+    assert!(log.contains("drift: tool weather in 1 request: $.parameters") && log.contains("failed: drift"), "{log}");
 }
 
 #[tokio::test]
@@ -164,7 +164,7 @@ async fn each_change_of_a_tool_is_a_line_of_the_report() {
     }
     let log = play.stop().1;
     for parameter in ["u0", "u1", "u2"] {
-        let line = format!("drift: tool weather in 1 requests: $.parameters.properties.{parameter}: ");
+        let line = format!("drift: tool weather in 1 request: $.parameters.properties.{parameter}: ");
         assert!(log.contains(&line), "{line}: {log}");
     }
 }

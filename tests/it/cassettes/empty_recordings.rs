@@ -30,7 +30,7 @@ async fn a_dead_upstream_leaves_no_cassette_and_the_next_run_records() {
     let output = once(&dead, &ask);
     let log = log_of(&output);
     assert_eq!(output.status.code(), Some(4), "{log}");
-    for part in ["none of the requests was recorded", "tape.yaml is not written", "1 requests were not answered", &dead]
+    for part in ["none of the requests was recorded", "tape.yaml is not written", "1 request without a response", &dead]
     {
         assert!(log.contains(part.trim_start_matches("http://")), "{part}: {log}");
     }
@@ -50,7 +50,7 @@ async fn answers_that_are_not_recorded_leave_no_cassette_either() {
     assert_eq!(tap.send(CHAT, &chat(&["status 500"])).await.status, 500);
     let (code, log) = tap.stop();
     assert!(code == 4 && !shelf.file.exists(), "{log}");
-    assert!(log.contains("1 failed answers were not recorded (--record-errors all)"), "{log}");
+    assert!(log.contains("1 failed response not recorded (--record-errors all)"), "{log}");
     let unused = shelf.tap(&upstream, &["--mode", "once"]);
     let (code, log) = unused.stop();
     assert!(code == 0 && !shelf.file.exists(), "no request is no failure: {log}");
@@ -70,7 +70,7 @@ async fn a_recording_without_answers_replaces_nothing() {
     let play = shelf.play(&["--mode", "new-episodes", "--upstream", &dead]);
     assert_eq!(play.send(CHAT, &chat(&["b"])).await.status, 502);
     let (code, log) = play.stop();
-    assert!(code == 0 && log.contains("1 requests were not answered"), "{log}");
+    assert!(code == 0 && log.contains("1 request without a response"), "{log}");
     assert!(shelf.text().contains("old A"));
 }
 

@@ -15,12 +15,12 @@ async fn redacted_values_are_counted_by_kind() {
         assert_eq!(tap.send(CHAT, &chat(&[&words])).await.status, 200);
     }
     let (code, log) = tap.stop();
-    assert!(code == 0 && log.contains("  3 values were redacted: 2 email, 1 github_token\n"), "{log}");
+    assert!(code == 0 && log.contains("  3 values redacted: 2 email, 1 github_token\n"), "{log}");
     assert!(!log.contains("ghp_") && !log.contains("example.org"), "{log}");
     let tap = shelf.tap(&upstream, &["--mode", "all"]);
     tap.send(CHAT, &chat(&["nothing"])).await;
     let (_, log) = tap.stop();
-    assert!(log.contains("recorded 1 interactions") && !log.contains("redacted"), "{log}");
+    assert!(log.contains("recorded 1 interaction") && !log.contains("redacted"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -39,9 +39,9 @@ async fn a_folder_of_sessions_lacks_no_other_cassette() {
         let ended = Request { method: "DELETE", path: "/vcr/sessions/one", headers: Vec::new(), body: Vec::new() };
         assert_eq!(client::send(tap.address, &ended).await.status, 200);
         let (code, log) = tap.stop();
-        assert!(code == 0 && log.contains(&format!("recorded {recorded} interactions")), "{log}");
+        assert!(code == 0 && log.contains(&format!("recorded {recorded} interaction")), "{log}");
         assert!(!log.contains("nothing was recorded") && !log.contains("default.yaml is not written"), "{log}");
-        assert_eq!(log.contains("1 values were redacted: 1 github_token"), recorded == 1, "{log}");
+        assert_eq!(log.contains("1 value redacted: 1 github_token"), recorded == 1, "{log}");
     }
     assert!(!shelf.file.join("default.yaml").exists());
 }

@@ -110,7 +110,7 @@ async fn times_bound_how_often_a_record_is_served_in_each_session() {
         assert_eq!(said(&play.send(&path, &chat(&["busy"])).await), "fine");
         let last = play.send(&path, &chat(&["busy"])).await;
         let message = last.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
-        assert!(last.status == 422 && message.contains("it was served 1 times, as `times` says"), "{message}");
+        assert!(last.status == 422 && message.contains("it was served 1 time, which is its `times`"), "{message}");
         for _ in 0..2 {
             assert_eq!(said(&play.send(&path, &chat(&["asked"])).await), "twice");
         }

@@ -99,7 +99,7 @@ async fn families_go_live_and_a_fork_that_was_not_reached_is_told() {
         let early = fork(&shelf, &url(&upstream), &["--at", "2", "--overwrite"]);
         assert_eq!(early.send(path, &body("a")).await.status, 200);
         let (code, log) = early.stop();
-        assert!(code == 1 && log.contains("no request came to --at 2"), "{log}");
+        assert!(code == 1 && log.contains("no request reached --at 2"), "{log}");
     }
 }
 
@@ -127,7 +127,7 @@ async fn a_dead_target_is_an_environment_that_fails() {
     assert_eq!(said(&ask(&running, "a").await), "old A");
     assert_eq!(ask(&running, "b").await.status, 502);
     let (code, log) = running.stop();
-    assert!(code == 4 && log.contains("are not in"), "{code} {log}");
+    assert!(code == 4 && log.contains("not recorded in"), "{code} {log}");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn bounds_and_what_no_fork_plays_are_named() {
         (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
     };
     let (code, log) = fails(shelf.name(), &["--at", "4", "--", "true"]);
-    assert!(code == 2 && log.contains("there are 3 recorded requests"), "{log}");
+    assert!(code == 2 && log.contains("the cassette has 3 requests"), "{log}");
     let (code, log) = fails(shelf.name(), &["--at", "0"]);
     assert!(code == 2 && log.contains("--at"), "{log}");
     let (code, log) = fails(shelf.name(), &["--at", "1", "--out", shelf.name()]);
@@ -148,7 +148,7 @@ fn bounds_and_what_no_fork_plays_are_named() {
     std::fs::write(&taken, "").unwrap();
     for (out, part) in [
         (taken.to_str().unwrap(), "exists"),
-        ("x.txt", "x.txt is no name of a cassette"),
+        ("x.txt", "x.txt: the name of a cassette ends in .yaml"),
         ("s3://b/x.yaml", "s3://b/x.yaml: cassettes are written to files only"),
     ] {
         let (code, log) = fails(shelf.name(), &["--at", "1", "--out", out]);
@@ -158,5 +158,5 @@ fn bounds_and_what_no_fork_plays_are_named() {
     assert!(code == 2 && log.contains("is a folder"), "{log}");
     let by_hand = Shelf::with(&tape(&[record(&["a"], "A"), "- match: {contains: x}\n  answer: y\n".to_owned()]));
     let (code, log) = fails(by_hand.name(), &["--at", "1"]);
-    assert!(code == 3 && log.contains("written by hand"), "{log}");
+    assert!(code == 3 && log.contains("hand-written"), "{log}");
 }

@@ -138,7 +138,7 @@ fn a_cassette_refuses_what_only_traces_have() {
         let output = vcr(&[&fixed[..], flags, &["--", "true"]].concat());
         let log = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{flags:?}: {log}");
-        assert!(log.contains(flags[0]) && log.contains("means nothing for a cassette"), "{log}");
+        assert!(log.contains(flags[0]) && log.contains("has no effect on a cassette"), "{log}");
     }
     assert!(!file.exists());
 }
@@ -189,9 +189,11 @@ fn validate_notes_what_is_never_played_asked_twice_or_different_the_next_time() 
     let output = vcr(&["cassette", "validate", shelf.name()]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(0), "notes are no mistakes: {text}");
-    for part in
-        ["record 1 is never played", "record 2 asks with `2026-06-17T12:00:00`", "record 3 asks the same as record 0"]
-    {
+    for part in [
+        "record 1 is never played",
+        "the request of record 2 has `2026-06-17T12:00:00`",
+        "record 3 has the same request as record 0",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let scrubbed = shelf.text().replace("records:", "scrub: ['s/it is .* now/NOW/']\nrecords:");

@@ -74,7 +74,7 @@ async fn commands_are_run_for_a_flag_only() {
     };
     refused(&["--match", "semantic"], "no embeddings are built in; exec:COMMAND");
     refused(&["--match", "exec:"], "name the command");
-    refused(&["--match", "exec:cat,canonical"], "has to be the last way");
+    refused(&["--match", "exec:cat,canonical"], "must be the last way");
     let play = shelf.play(&[]);
     let session = play.send("/vcr/sessions", &json!({"name": "one", "match": "exec:touch /tmp/owned"})).await;
     assert!(session.status == 400 && session.text().contains("which only --match names"), "{}", session.text());

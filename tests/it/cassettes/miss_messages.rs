@@ -224,7 +224,7 @@ async fn a_recorded_edit_and_a_prune_satisfy_strict() {
     let side = super::read(&shelf.folder.path().join("tape.vcr/timing.jsonl"));
     assert_eq!(side.lines().count(), 2, "{side}");
     let (code, said) = prune(&[]);
-    assert!(code == Some(3) && said.contains("is not as it was in that run"), "{said}");
+    assert!(code == Some(3) && said.contains("has changed since that run"), "{said}");
 }
 
 #[tokio::test]
@@ -254,14 +254,14 @@ async fn what_a_session_that_ended_used_is_used() {
     std::fs::write(&file, none.to_string()).unwrap();
     let output = vcr(&["cassette", "prune", own.to_str().unwrap(), "--unused", file.to_str().unwrap()]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(3) && said.contains("none of its 2 records was used"), "{said}");
+    assert!(output.status.code() == Some(3) && said.contains("no record was used in that run (0 of 2)"), "{said}");
     // A copy at another path is none that the run played.
     let copy = shelf.folder.path().join("copy.yaml");
     std::fs::copy(&own, &copy).unwrap();
     let output = vcr(&["cassette", "prune", copy.to_str().unwrap(), "--unused", file.to_str().unwrap()]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && said.contains("copy.yaml: 0 of 2 records removed"), "{said}");
-    assert!(said.contains(&format!("no unused record of this file, but of {}: ", own.display())), "{said}");
+    assert!(said.contains(&format!("no unused records of this file, only of {}: ", own.display())), "{said}");
 }
 
 #[test]
@@ -271,8 +271,8 @@ fn a_command_prints_no_request_to_try_and_no_lateness() {
     let sends = format!("curl -sS --json '{body}' $OPENAI_BASE_URL/chat/completions");
     let output = vcr(&["play", "--strict", "--cassette", shelf.name(), "--", "sh", "-c", &sends]);
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(0) && log.contains("serving 1 records of cassettes"), "{log}");
-    assert!(log.contains("1 of 1 records served"), "{log}");
+    assert!(output.status.code() == Some(0) && log.contains("serving 1 record of cassettes"), "{log}");
+    assert!(log.contains("1 of 1 record served"), "{log}");
     assert!(!["curl -N", "Ctrl-C", "left late"].iter().any(|noise| log.contains(noise)), "{log}");
 }
 

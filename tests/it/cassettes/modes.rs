@@ -65,7 +65,7 @@ async fn all_replaces_and_live_touches_nothing() {
     assert_eq!(said(&all.send(CHAT, &chat(&["a"])).await), "You said a.");
     assert!(shelf.text().contains("old A"), "the old file stays until the new one is whole");
     let (_, log) = all.stop();
-    assert!(log.contains("1 records will be replaced"), "{log}");
+    assert!(log.contains("1 record will be replaced"), "{log}");
     assert!(!shelf.text().contains("old A") && shelf.text().contains("You said a."));
     assert!(!shelf.folder.path().join("tape.yaml.partial").exists());
 }
@@ -224,7 +224,7 @@ async fn passing_failures_are_not_recorded_and_lasting_ones_are() {
         assert_eq!(answer.status.to_string(), status);
     }
     let (_, log) = tap.stop();
-    assert!(log.contains("recorded 1 interactions") && log.contains("2 failed answers were not recorded"), "{log}");
+    assert!(log.contains("recorded 1 interaction") && log.contains("2 failed responses not recorded"), "{log}");
     assert!(shelf.text().contains("status: 400"), "{}", shelf.text());
 }
 
@@ -344,7 +344,7 @@ fn the_folder_cassettes_is_the_one_where_nothing_is_said() {
     std::fs::create_dir_all(folder.path().join("cassettes")).unwrap();
     std::fs::write(folder.path().join("cassettes/a.yaml"), tape(&[record(&["a"], "A")])).unwrap();
     let log = run(&["play", "--port", "0", "--", "true"]);
-    assert!(log.contains("serving 1 records of cassettes"), "{log}");
+    assert!(log.contains("serving 1 record of cassettes"), "{log}");
     let log = run(&["play", "--port", "0", "--synthetic", "random", "--", "true"]);
     assert!(log.contains("serving synthetic tokens"), "{log}");
 }

@@ -39,7 +39,7 @@ fn a_call_to_another_server_fails_loudly_and_fails_the_run() {
             assert!(text.contains("--block-network refuses POST to api.example.com:80"), "{text}");
             assert!(!text.contains("pass@") && !text.contains("key=") && !text.contains("secret=1"), "{text}");
         }
-        assert!(log.contains("blocked: 1 calls to api.example.com:80"), "{log}");
+        assert!(log.contains("blocked: 1 call to api.example.com:80"), "{log}");
         assert_eq!(log.contains("failed: blocked"), code == 1, "{log}");
         let report: Value = serde_json::from_str(&read(&report)).unwrap();
         assert_eq!(report["blocked"]["api.example.com:80"], 1, "{report}");
@@ -55,7 +55,7 @@ fn a_tunnel_is_refused_with_a_reason_that_clients_show() {
     let log = log(&output);
     assert_eq!(output.status.code(), Some(1), "{log}");
     assert!(log.contains("403 Blocked by vllm-vcr --block-network: api.example.com:443"), "{log}");
-    assert!(log.contains("blocked: 1 calls to api.example.com:443"), "{log}");
+    assert!(log.contains("blocked: 1 call to api.example.com:443"), "{log}");
 }
 
 #[test]
@@ -87,7 +87,7 @@ async fn nothing_passes_by_a_recording() {
     let output = tapped.await.unwrap();
     let log = log(&output);
     assert_eq!(output.status.code(), Some(1), "{log}");
-    assert!(log.contains("blocked: 1 calls to api.example.com:80") && log.contains("recorded 1 interactions"), "{log}");
+    assert!(log.contains("blocked: 1 call to api.example.com:80") && log.contains("recorded 1 interaction"), "{log}");
     assert!(upstream.bodies().iter().all(|body| body.contains("messages")), "{:?}", upstream.bodies());
     assert!(shelf.text().contains(CHAT) && !shelf.text().contains("example"), "{}", shelf.text());
 }

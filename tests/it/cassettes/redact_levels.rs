@@ -76,7 +76,7 @@ async fn the_end_of_an_unredacted_recording_says_what_to_do_and_that_helps() {
         tap.send(CHAT, &all_kinds()).await;
         tap.stop().1
     };
-    let advice = format!("secrets stay in {} (--redact off): keep it private;", shelf.name());
+    let advice = format!("{} holds secrets (--redact off): keep it private.", shelf.name());
     assert!(record(&["--redact", "off"]).await.contains(&advice));
     let play = || vcr(&["play", "--port", "0", "--cassette", shelf.name(), "--", "true"]);
     assert_eq!(play().status.code(), Some(0));
@@ -90,7 +90,7 @@ async fn the_end_of_an_unredacted_recording_says_what_to_do_and_that_helps() {
     std::fs::write(&shelf.file, chosen.replace("level: \"off\"", "level: secrets")).unwrap();
     assert_eq!(play().status.code(), Some(3));
     std::fs::write(&shelf.file, chosen).unwrap();
-    assert!(!record(&["--mode", "all"]).await.contains("secrets stay in"));
+    assert!(!record(&["--mode", "all"]).await.contains("holds secrets (--redact off)"));
     assert!(!shelf.text().contains("level:") && !holds(&shelf.text()).contains(&KEY), "{}", shelf.text());
     for (level, why) in [("of", "`level` is off or secrets, not `of`"), ("[off]", "`level` has to be text")] {
         std::fs::write(&shelf.file, format!("vcr: 1\nredact:\n  level: {level}\nrecords: []\n")).unwrap();
@@ -126,8 +126,8 @@ async fn an_expression_finds_names_and_stands_in_the_header() {
 #[test]
 fn what_is_no_level_no_shape_and_no_place_is_refused() {
     for (flags, why) in [
-        (&["--redact", "everything"][..], "--redact `everything` is none of off, secrets, all, email, phone, ssn"),
-        (&["--redact", "jwt"], "--redact `jwt` is none of"),
+        (&["--redact", "everything"][..], "--redact `everything` is not one of off, secrets, all, email, phone, ssn"),
+        (&["--redact", "jwt"], "--redact `jwt` is not one of"),
         (&["--redact", "off", "--redact", "all"], "--redact takes one of off, secrets and all, not off and all"),
         (&["--redact-key", "/(/"], "`/(/` is not a regular expression"),
     ] {

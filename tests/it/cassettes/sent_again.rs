@@ -138,11 +138,11 @@ async fn a_busy_server_is_asked_again_and_keys_and_seeds_are_sent() {
     assert!(shelf.text().contains("\"seed\":7"), "{}", shelf.text());
     let (code, printed, log) = drift(&shelf, &url(&busy), &[]).await;
     assert!(
-        code == 4 && printed.contains("refuses the key (status 401)") && log.contains("1 requests"),
+        code == 4 && printed.contains("refuses the key (status 401)") && log.contains("1 request without a response"),
         "{printed}{log}"
     );
     let (code, printed, log) = drift(&shelf, &url(&busy), &["--api-key", "sk-1"]).await;
-    let said = "no drift: 0 of 1 answers differ; 1 have other texts (--text shows and counts them)\n";
+    let said = "no drift: 0 of 1 answers differ; 1 with other texts (--text shows and counts them)\n";
     assert_eq!((code, printed.as_str()), (0, said), "{log}");
     let requests = busy.requests.lock().unwrap();
     let chats: Vec<_> =
@@ -155,7 +155,7 @@ async fn a_dead_server_is_asked_once_and_a_cut_answer_is_a_failure() {
     let shelf = Shelf::with(&tape(&[record(&["a"], "a"), record(&["b"], "b")]));
     let (code, printed, log) = drift(&shelf, "http://127.0.0.1:9", &[]).await;
     assert!(code == 4 && printed.contains("not sent, since the server cannot be reached"), "{printed}");
-    assert!(log.starts_with("error: 2 requests got no answer to compare"), "{log}");
+    assert!(log.starts_with("error: 2 requests without a response to compare"), "{log}");
     let cut = Upstream::start(|_| Script {
         pieces: vec![b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{".to_vec()],
         end: End::Close,

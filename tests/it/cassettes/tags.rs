@@ -57,9 +57,12 @@ fn what_cannot_be_written_is_refused() {
         (&["--cassette", file, "--mode", "all", "--tag", ""][..], "a tag is NAME or KEY=VALUE"),
         (&["--cassette", file, "--mode", "all", "--tag", "=v"], "a tag is NAME or KEY=VALUE"),
         (&["--cassette", file, "--mode", "all", "--tag", "a\nb"], "a tag is NAME or KEY=VALUE"),
-        (&["--cassette", file, "--mode", "new-episodes", "--tag", "a"], "leaves its top as it is"),
-        (&["--cassette", file, "--mode", "none", "--no-admin", "--tag", "a"], "--tag chooses what a recording keeps"),
-        (&["--trace-out", trace.to_str().unwrap(), "--tag", "a"], "--tag means nothing for a trace"),
+        (&["--cassette", file, "--mode", "new-episodes", "--tag", "a"], "does not change its top"),
+        (
+            &["--cassette", file, "--mode", "none", "--no-admin", "--tag", "a"],
+            "--tag has no effect: nothing is recorded",
+        ),
+        (&["--trace-out", trace.to_str().unwrap(), "--tag", "a"], "--tag has no effect on a trace"),
     ] {
         let output = vcr(&[&upstream[..], flags, &["--", "true"]].concat());
         assert!(output.status.code() == Some(2) && log_of(&output).contains(message), "{flags:?}: {}", log_of(&output));

@@ -48,7 +48,7 @@ async fn a_client_that_leaves_after_the_last_event_leaves_a_whole_record() {
         }
         drop(client);
         let (_, log) = tap.stop();
-        assert!(log.contains("recorded 1 interactions"), "{log}");
+        assert!(log.contains("recorded 1 interaction"), "{log}");
         let text = shelf.text();
         assert!(!text.contains("aborted") && !text.contains("fault"), "{last}: {text}");
     }
@@ -85,7 +85,7 @@ async fn a_selection_is_recorded_and_everything_is_forwarded() {
         assert_eq!(said(&tap.send(CHAT, &chat(&["a"])).await), "You said a.");
         assert_eq!(tap.send("/v1/embeddings", &json!({"model": "m", "input": "a"})).await.status, 200);
         let (_, log) = tap.stop();
-        assert!(log.contains(&format!("recorded {recorded} interactions")), "{flags:?}: {log}");
+        assert!(log.contains(&format!("recorded {recorded} interaction")), "{flags:?}: {log}");
     }
 }
 

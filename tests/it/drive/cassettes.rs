@@ -87,7 +87,7 @@ fn recorded_tool_calls_and_reasoning_come_back_as_they_were() {
             json!({"compared": 3, "differ": 0, "differences": []}),
             "{name}: {said}"
         );
-        assert!(said.contains("3 requests in 1 sessions"), "{said}");
+        assert!(said.contains("3 requests in 1 session"), "{said}");
     }
 }
 

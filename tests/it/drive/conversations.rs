@@ -141,7 +141,7 @@ fn stored_responses_have_the_ids_of_this_run() {
 fn caches_are_primed_before_the_run() {
     let (trace, server) = (chat(), agent(1));
     let (_, printed, said) = drive(&trace, &server.url(), &["--prime", "--cache-salt", "run", "--speed", "10"]);
-    assert!(said.contains("primed with 1 requests, of which 0 failed"), "{said}");
+    assert!(said.contains("primed with 1 request, of which 0 failed"), "{said}");
     assert_eq!(printed["results"]["requests"], 3);
     let sent = server.sent();
     assert_eq!(sent.len(), 4);

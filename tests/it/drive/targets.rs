@@ -53,7 +53,7 @@ fn without_a_file_the_built_in_trace_is_sent() {
     assert!(said.contains("the built-in trace: 19 requests"), "{said}");
     let missing = vcr(&["replay", "traces/nope.jsonl.gz", "--target", &target]);
     let said = String::from_utf8_lossy(&missing.stderr);
-    assert!(said.contains("without a PATH the built-in trace is sent"), "{said}");
+    assert!(said.contains("without a PATH, the built-in trace is sent"), "{said}");
 }
 
 /// A server that is not at an address of plain HTTP.

@@ -93,7 +93,7 @@ async fn models_and_tools_are_on_one_cassette() {
     assert_eq!(said(&play.send(CHAT, &chat(&["hello"])).await), "Hi");
     let (code, notes) = play.stop();
     assert_eq!(code, 0, "{notes}");
-    assert!(notes.contains("1 of 1 records served"), "{notes}");
+    assert!(notes.contains("1 of 1 record served"), "{notes}");
     let mut tools = Server::play(&both, &[]);
     assert_eq!(tools.ask(json!(1), "tools/list", &json!({}))["result"]["tools"][0]["name"], "buy");
     let notes = tools.end().2;

@@ -102,7 +102,7 @@ fn what_is_no_message_is_answered_or_ignored_and_nothing_hangs() {
     let output = through(&shelf, &format!("cat >/dev/null; echo '{ANSWER}'; echo '{{'"), &input);
     assert!(output.status.success());
     let notes = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(notes.contains("lines were no messages"), "{notes}");
+    assert!(notes.contains("lines not recorded: not a message"), "{notes}");
     let mut play = Server::play(&shelf, &[]);
     play.write(format!("{CALL}\n").as_bytes());
     assert_eq!(play.next()["result"], json!({"content": []}));

@@ -111,8 +111,8 @@ async fn a_session_is_recorded_beside_the_model() {
     assert_eq!(ask(&tap, &["last"]).await.status, 200);
     assert_eq!(send(tap.address, "DELETE", Some("s-1"), "").await.status, 200);
     let (code, notes) = tap.stop();
-    assert!(code == 0 && notes.contains("4 of them messages to MCP servers\n"), "{notes}");
-    assert!(notes.contains("recorded 6 interactions, 4 of them messages to MCP servers\n"), "{notes}");
+    assert!(code == 0 && notes.contains("of which 4 with MCP servers\n"), "{notes}");
+    assert!(notes.contains("recorded 6 interactions, of which 4 with MCP servers\n"), "{notes}");
     let play = shelf.play(&[]);
     let notes = play.stop().1;
     let served = "serving 2 records of cassettes as m\nserving 4 records of the MCP server shop at /mcp/shop\n";
@@ -253,7 +253,7 @@ async fn refusals_over_http_pass_and_are_no_answers() {
     let get = send(tap.address, "GET", None, "").await;
     assert_eq!((get.status, get.header("allow")), (405, Some("POST")));
     let (_, notes) = tap.stop();
-    assert!(notes.contains("of messages to MCP servers:\n  2 messages were refused"), "{notes}");
+    assert!(notes.contains("messages to MCP servers:\n  2 messages not recorded: refused"), "{notes}");
     assert!(shelf.text().contains("method: c") && !shelf.text().contains("method: a"), "{}", shelf.text());
 }
 
@@ -329,7 +329,7 @@ async fn the_modern_era_needs_no_session() {
     }
     drop(stream);
     let (_, notes) = tap.stop();
-    assert!(notes.contains("3 of them messages to MCP servers\n"), "{notes}");
+    assert!(notes.contains("of which 3 with MCP servers\n"), "{notes}");
     let text = shelf.text();
     let listening = text.split("method: subscriptions/listen").nth(1).unwrap().split("at: ").next().unwrap();
     assert!(listening.contains("acknowledged") && !listening.contains("resultType"), "{text}");
@@ -385,7 +385,7 @@ async fn case_16_odd_bytes_pass_and_end_nothing() {
     let asked = json!({"name": "buy", "arguments": {"text": long}});
     assert_eq!(call(tap.address, None, &json!(1), "tools/call", &asked).await.text(), big);
     let (code, notes) = tap.stop();
-    assert!(code == 0 && notes.contains("2 of them messages to MCP servers\n"), "{notes}");
+    assert!(code == 0 && notes.contains("of which 2 with MCP servers\n"), "{notes}");
     let requests = server.requests.lock().unwrap();
     assert!(requests.iter().any(|request| request.ends_with(deep.as_bytes())));
 }

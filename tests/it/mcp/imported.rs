@@ -21,7 +21,7 @@ fn convert(name: &str, log: &str, flags: &[&str]) -> (Shelf, i32, String) {
 #[test]
 fn a_log_of_mcp_cassette_is_played() {
     let (shelf, code, notes) = convert("shop.jsonl", LOG, &[]);
-    assert!(code == 0 && notes.contains("1 records\n  1 entries were no messages"), "{notes}");
+    assert!(code == 0 && notes.contains("1 record\n  1 line left out: not a message"), "{notes}");
     let text = shelf.text();
     assert!(text.contains("at: tool:shop/buy") && !text.contains("hunter2"), "{text}");
     let mut play = Server::play(&shelf, &["--strict"]);

@@ -166,7 +166,7 @@ async fn case_9_10_a_session_begins_and_ends() {
     assert_eq!(client.ask(json!(2), "tools/list", &json!({})).await.status, 404);
     assert_eq!(client.method("DELETE").await.status, 404);
     let (exit, notes) = play.stop();
-    assert!(exit == 0 && notes.contains("session mcp:shop: 1 requests, 1 of 5 records served"), "{notes}");
+    assert!(exit == 0 && notes.contains("session mcp:shop: 1 request, 1 of 5 records served"), "{notes}");
 }
 
 #[tokio::test]

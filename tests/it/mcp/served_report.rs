@@ -44,7 +44,7 @@ async fn case_17_a_skipped_call_fails_the_run_beside_the_models() {
         let (exit, notes) = play.stop();
         assert_eq!(exit, expected, "{notes}");
         assert_eq!(notes.contains("unconsumed: ") && notes.contains("shop tools/call buy"), !buys, "{notes}");
-        assert!(notes.contains("session default: 1 requests, 1 of 1 records served"), "{notes}");
+        assert!(notes.contains("session default: 1 request, 1 of 1 record served"), "{notes}");
     }
 }
 
@@ -80,7 +80,7 @@ async fn what_was_served_beside_a_live_model_can_be_played() {
     shopping(&agent, true).await;
     let live = said(&play.send(CHAT, &chat(&["hello"])).await);
     let (_, notes) = play.stop();
-    assert!(notes.contains("session default: 1 requests, 0 of 1 records served\n  forwarded: 1\n"), "{notes}");
+    assert!(notes.contains("session default: 1 request, 0 of 1 record served\n  forwarded: 1\n"), "{notes}");
 
     let derived = Shelf::with(&crate::support::read(&both.folder.path().join("tape.derived.yaml")));
     let play = derived.play(&["--strict"]);
@@ -150,7 +150,7 @@ async fn secrets_are_refused_and_not_shown() {
     let leaking = Shelf::with(&SERVER.replace("text: bought", &format!("text: {secret}")));
     let refused = super::vcr(&["play", "--port", "0", "--cassette", leaking.name()]);
     let notes = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(refused.status.code() == Some(3) && notes.contains("1 secrets") && !notes.contains(secret), "{notes}");
+    assert!(refused.status.code() == Some(3) && notes.contains("secrets (1)") && !notes.contains(secret), "{notes}");
 
     let shop = Shelf::with(&silent());
     let play = shop.play(&[]);

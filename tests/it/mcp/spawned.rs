@@ -81,7 +81,7 @@ async fn a_server_over_stdio_is_one_over_http() {
     assert_eq!(send(address, "DELETE", of, "").await.status, 200);
     assert_eq!(call(address, of, &json!(8), "tools/list", &json!({})).await.status, 404);
     let (code, notes) = tap.stop();
-    assert!(code == 0 && notes.contains("4 of them messages to MCP servers\n"), "{notes}");
+    assert!(code == 0 && notes.contains("of which 4 with MCP servers\n"), "{notes}");
     let text = tape.text();
     let places: Vec<usize> = [
         "initialize",
@@ -164,6 +164,6 @@ async fn case_16_a_process_that_crashes_ends_its_session_only() {
         assert_eq!(gone.status, 404);
     }
     let (code, notes) = tap.stop();
-    assert!(code == 0 && notes.contains("4 of them messages to MCP servers\n"), "{notes}");
+    assert!(code == 0 && notes.contains("of which 4 with MCP servers\n"), "{notes}");
     assert_eq!(tape.text().matches("fault: reset").count(), 2, "{}", tape.text());
 }

@@ -53,7 +53,7 @@ async fn a_tap_that_adds_plays_what_is_recorded_and_adds_only_what_is_new() {
     assert_eq!(client.post(&reply).await.status, 202);
     assert_eq!(client.method("DELETE").await.status, 200);
     let (exit, notes) = tap.stop();
-    assert!(exit == 0 && notes.contains("1 of them messages to MCP servers\n"), "{notes}");
+    assert!(exit == 0 && notes.contains("of which 1 with MCP servers\n"), "{notes}");
     let text = shelf.text();
     let added = text.strip_prefix(&before).unwrap_or_else(|| panic!("{text}"));
     assert!(added.contains("what: milk") && added.matches("- id:").count() == 1, "{added}");

@@ -388,5 +388,5 @@ fn the_command_line_names_what_is_wrong_with_a_connector() {
     assert!(refused.status.code() == Some(2) && text.contains("P2pNcclConnector is not simulated"), "{text}");
     let refused = vcr(&["play", "--kv-transfer-config", &flags("kv_both")]);
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(text.contains("--kv-transfer-config is about a simulated engine"), "{text}");
+    assert!(text.contains("--kv-transfer-config needs the simulated engine"), "{text}");
 }

@@ -482,17 +482,17 @@ async fn an_older_front_end_gets_the_form_of_its_version() {
 fn flags_that_mean_nothing_behind_a_front_end_are_refused_by_name() {
     for (flags, expected) in [
         (&["--engine-core", "29550"][..], "is not HOST:PORT"),
-        (&["--engine-core", "127.0.0.1:1", "--port", "8000"], "--port means nothing with --engine-core"),
-        (&["--engine-core", "127.0.0.1:1", "--fault", "429"], "`429` means nothing with --engine-core"),
-        (&["--engine-core", "127.0.0.1:1", "--fault-headers"], "--fault-headers means nothing with --engine-core"),
-        (&["--engine-core", "127.0.0.1:1", "--replicas", "2"], "--replicas means nothing with --engine-core"),
-        (&["--engine-core", "127.0.0.1:1", "--cassette", "a.yaml"], "a cassette has exchanges of HTTP"),
+        (&["--engine-core", "127.0.0.1:1", "--port", "8000"], "--port has no effect with --engine-core"),
+        (&["--engine-core", "127.0.0.1:1", "--fault", "429"], "`429` has no effect with --engine-core"),
+        (&["--engine-core", "127.0.0.1:1", "--fault-headers"], "--fault-headers has no effect with --engine-core"),
+        (&["--engine-core", "127.0.0.1:1", "--replicas", "2"], "--replicas has no effect with --engine-core"),
+        (&["--engine-core", "127.0.0.1:1", "--cassette", "a.yaml"], "a cassette has whole responses"),
         (
             &["--engine-core", "127.0.0.1:1", "--cassette", "a.yaml", "--synthetic", "random", "--on-miss", "random"],
-            "a cassette has exchanges of HTTP",
+            "a cassette has whole responses",
         ),
         (&["--engine-core", "127.0.0.1:1", "--vllm-version", "0.14"], "0.10 to 0.13, 0.16, 0.19 to 0.33"),
-        (&["--engine-core", "127.0.0.1:1", "--", "pytest"], "a command would not find it"),
+        (&["--engine-core", "127.0.0.1:1", "--", "pytest"], "which a command cannot call"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_vllm-vcr")).arg("play").args(flags).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);

@@ -233,7 +233,7 @@ fn misused_flags_are_named() {
         (ended.status.code(), String::from_utf8_lossy(&ended.stderr).into_owned())
     };
     for (arguments, code, parts) in [
-        (vec!["--enable-kv-cache-events"], 2, ["--enable-kv-cache-events is about a simulated engine", "--engine"]),
+        (vec!["--enable-kv-cache-events"], 2, ["--enable-kv-cache-events needs the simulated engine", "--engine"]),
         (vec!["--engine", "--kv-events-topic", "kv"], 2, ["--kv-events-topic", "--enable-kv-cache-events"]),
         (
             vec!["--engine", "--kv-events-config", r#"{"enable": true}"#],

@@ -147,7 +147,7 @@ async fn records_without_an_answer_are_one_number_with_its_reasons() {
     let (_, said) = server.stop();
     assert!(said.contains("day.jsonl (1 of 3 records)"), "{said}");
     assert!(said.contains("2 of the 3 records of") && said.contains("1 whose upstream failed"), "{said}");
-    assert!(said.contains("1 of 1 records served"), "{said}");
+    assert!(said.contains("1 of 1 record served"), "{said}");
 }
 
 #[tokio::test]
@@ -249,20 +249,23 @@ fn flags_that_would_be_ignored_are_refused() {
             "--unmatched-pace is about made-up tokens",
         ),
         (play(&["--synthetic", "random", "--reasoning-share", "0.3"]), "--reasoning-share has no effect"),
-        (vec!["play", "--port", "0", "--cassette", cassette, "--record-errors", "all"], "--record-errors chooses"),
+        (
+            vec!["play", "--port", "0", "--cassette", cassette, "--record-errors", "all"],
+            "--record-errors has no effect",
+        ),
         (
             vec!["play", "--port", "0", "--cassette", cassette, "--synthetic", "random", "--on-miss", "error"],
             "--synthetic has no effect",
         ),
-        ([&tap[..], &["--record-errors", "all"]].concat(), "--record-errors all means nothing for a trace"),
-        ([&tap[..], &["--cross-api"]].concat(), "--cross-api means nothing"),
-        ([&tap[..], &["--ids", "fresh"]].concat(), "--ids fresh means nothing"),
-        ([&tap[..], &["--retries", "consume"]].concat(), "--retries consume means nothing"),
-        ([&tap[..], &["--miss-status", "404"]].concat(), "--miss-status means nothing"),
-        ([&tap[..], &["--miss-detail", "none"]].concat(), "--miss-detail means nothing"),
-        ([&tap[..], &["--allow-secrets"]].concat(), "--allow-secrets means nothing"),
-        ([&tap[..], &["--admin"]].concat(), "--admin means nothing"),
-        ([&tap[..], &["--no-admin"]].concat(), "--no-admin means nothing"),
+        ([&tap[..], &["--record-errors", "all"]].concat(), "--record-errors all has no effect on a trace"),
+        ([&tap[..], &["--cross-api"]].concat(), "--cross-api has no effect"),
+        ([&tap[..], &["--ids", "fresh"]].concat(), "--ids fresh has no effect"),
+        ([&tap[..], &["--retries", "consume"]].concat(), "--retries consume has no effect"),
+        ([&tap[..], &["--miss-status", "404"]].concat(), "--miss-status has no effect"),
+        ([&tap[..], &["--miss-detail", "none"]].concat(), "--miss-detail has no effect"),
+        ([&tap[..], &["--allow-secrets"]].concat(), "--allow-secrets has no effect"),
+        ([&tap[..], &["--admin"]].concat(), "--admin has no effect"),
+        ([&tap[..], &["--no-admin"]].concat(), "--no-admin has no effect"),
     ];
     for (words, said) in cases {
         let output = vcr(&words);

@@ -142,7 +142,7 @@ fn the_program_prints_every_port_and_refuses_what_does_not_go_together() {
     for (flags, code, part) in [
         (vec!["--replicas", "2", "--script", script], 3, "life.yaml:2: `replica` is a number from 0 to 1"),
         (vec!["--script", "/no/such.yaml"], 3, "/no/such.yaml"),
-        (vec!["--replicas", "2", "--uds", "/tmp/no.sock"], 2, "--replicas does not go with --uds"),
+        (vec!["--replicas", "2", "--uds", "/tmp/no.sock"], 2, "--replicas cannot be used with --uds"),
         (vec!["--replicas", "0"], 2, "--replicas"),
         (vec!["--replicas", "2", "--script", "/dev/null"], 3, "/dev/null:1: a list of events"),
     ] {
@@ -158,7 +158,7 @@ fn the_program_prints_every_port_and_refuses_what_does_not_go_together() {
     let output = vcr(&["play", "--synthetic", "random", "--replicas", "2"]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(
-        (output.status.code(), text.contains("--replicas is about a simulated engine")),
+        (output.status.code(), text.contains("--replicas needs the simulated engine")),
         (Some(2), true),
         "{text}"
     );

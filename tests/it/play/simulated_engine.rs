@@ -435,7 +435,7 @@ fn flags_of_the_engine_need_it() {
     let refused = vcr(&["play", "--prefill-overhead", "5ms"]);
     assert_eq!(refused.status.code(), Some(2));
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(text.contains("--prefill-overhead is about a simulated engine") && text.contains("--engine"), "{text}");
+    assert!(text.contains("--prefill-overhead needs the simulated engine") && text.contains("--engine"), "{text}");
     let needing = ["--kv-cache-metrics", "--max-loras", "2", "--max-cpu-loras", "2", "--port", "0"];
     let (code, text) = Running::start(&[&["play", "--synthetic", "random"], &needing[..]].concat()).stop();
     let named = [

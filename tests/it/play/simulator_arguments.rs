@@ -387,7 +387,7 @@ async fn a_step_that_takes_too_long_ends_with_new_times() {
 fn what_the_simulator_refuses_is_a_usage_error() {
     for (arguments, part) in [
         (&["--mode", "loud"][..], "loud"),
-        (&["--mode", "echo", "--latency-calculator", "quick"], "constant and per-token"),
+        (&["--mode", "echo", "--latency-calculator", "quick"], "constant or per-token"),
         (&["--enable-kvcache=perhaps"], "true or false"),
         (&["--config", "/nowhere.yaml"], "/nowhere.yaml"),
         (&["--fake-metrics", "[1]"], "a JSON object is needed"),

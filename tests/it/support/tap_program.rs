@@ -123,7 +123,7 @@ impl Program {
     /// Where its counts are; it was started with `--admin-listen`.
     pub(crate) fn admin(&mut self) -> SocketAddr {
         let counts = line(&mut self.notes);
-        let address = counts.strip_prefix("counts at http://").and_then(|rest| rest.strip_suffix("/metrics"));
+        let address = counts.strip_prefix("metrics at http://").and_then(|rest| rest.strip_suffix("/metrics"));
         address.unwrap().parse().unwrap()
     }
 

@@ -24,7 +24,7 @@ fn a_trace_that_is_emptied_under_a_running_tap_begins_again_and_the_end_says_so(
     assert!(ask(tap.address, "last"));
     let (code, rest) = tap.end();
     assert_eq!(code, Some(0), "{rest}");
-    assert!(rest.contains("  1 times another program emptied the trace"), "{rest}");
+    assert!(rest.contains("  1 time another program emptied the trace"), "{rest}");
     let trace = trace::read(&path).unwrap();
     let ids: Vec<&str> = trace.records.iter().filter_map(|record| record.request_id.as_deref()).collect();
     assert_eq!(ids, ["after", "last"]);

@@ -42,7 +42,7 @@ fn what_a_full_disk_lost_is_counted_exactly() {
             last.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{after}: {rest}"))
         };
         // It names the file that failed, not the next one.
-        assert!(rest.contains(&format!("recording went on after: {}: cannot write", path.display())), "{rest}");
+        assert!(rest.contains(&format!("recording continued after: {}: cannot write", path.display())), "{rest}");
         let (written, dropped) = (number(" records\n"), number(" records dropped"));
         let stem = name.split('.').next().unwrap();
         let suffix = &name[stem.len()..];
@@ -75,7 +75,7 @@ fn a_tap_whose_disk_came_back_ends_well_and_says_what_is_missing() {
     assert!(ask(tap.address, "kept"));
     let (code, rest) = tap.end();
     assert_eq!(code, Some(0), "{rest}");
-    assert!(rest.contains("wrote 1 records") && rest.contains("2 records dropped"), "{rest}");
+    assert!(rest.contains("wrote 1 record") && rest.contains("2 records dropped"), "{rest}");
     let trace = tapping::load(&folder.path().join("t.1.jsonl.gz"));
     assert_eq!((trace.records.len(), trace.end.unwrap().dropped), (1, 2));
 }
@@ -88,7 +88,7 @@ fn a_tap_that_cannot_write_at_its_end_says_so_with_its_code() {
     assert!(ask(tap.address, "lost"));
     let (code, rest) = tap.end();
     assert_eq!(code, Some(4), "{rest}");
-    assert!(rest.contains("error: 1 records could not be written: ") && rest.contains("t.jsonl"), "{rest}");
+    assert!(rest.contains("error: 1 record could not be written: ") && rest.contains("t.jsonl"), "{rest}");
 }
 
 #[test]

@@ -78,7 +78,7 @@ async fn two_taps_do_not_write_one_file() {
         second.config.create = mode;
         let refused = vllm_vcr::tap::Tap::start(second).await.unwrap_err();
         let cause = std::error::Error::source(&refused).unwrap().to_string();
-        assert!(cause.contains("trace.jsonl.gz: another program is writing it"), "{cause}");
+        assert!(cause.contains("trace.jsonl.gz: another program is writing to it"), "{cause}");
     }
     ask(&tap, 1).await;
     let (_, records) = tap.records().await;

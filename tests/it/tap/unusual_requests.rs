@@ -99,7 +99,7 @@ fn what_an_operator_can_hardly_mean_is_refused() {
         (&["--trace-out", "t.jsonl", "--only-path", "*chat"], "`/chat`"),
         (&["--trace-out", "t.jsonl", "--only-path", "/v1?x=1"], "no query"),
         (&["--trace-out", "t.jsonl", "--only-model", ""], "--only-model"),
-        (&["--trace-out", "t.jsonl", "--upstream", "model:=http://h:2"], "names no model"),
+        (&["--trace-out", "t.jsonl", "--upstream", "model:=http://h:2"], "the model name is missing"),
         (&["--trace-out", "t.jsonl", "--upstream", "/v1=http://h:2", "--upstream", "/v1=http://h:3"], "already"),
         (&["--trace-out", "-", "--rotate-every", "1m"], "standard output"),
         (&["--trace-out", "-", "--append"], "standard output"),
@@ -127,7 +127,7 @@ fn a_tap_before_itself_is_refused() {
             .unwrap();
         let said = String::from_utf8_lossy(&refused.stderr);
         assert_eq!(refused.status.code(), Some(2), "{said}");
-        assert!(said.contains("is where the tap itself listens"), "{said}");
+        assert!(said.contains("is the tap's own address"), "{said}");
     }
 }
 

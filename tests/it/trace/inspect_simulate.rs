@@ -229,7 +229,7 @@ fn a_trace_is_simulated_too_and_what_is_no_request_is_counted() {
     assert_eq!(report["seconds"], 0.55);
     let text = vcr(&["inspect", "simulate", path.to_str().unwrap(), "--replicas", "2", "--router", "least_loaded"]);
     let text = String::from_utf8(text.stdout).unwrap();
-    assert!(text.contains("2 requests in") && text.contains("1 records left out") && text.contains("TTFT"), "{text}");
+    assert!(text.contains("2 requests in") && text.contains("1 record left out") && text.contains("TTFT"), "{text}");
 }
 
 #[test]

@@ -132,7 +132,8 @@ fn what_does_not_fit_together_is_refused_with_both_names() {
         write(&path("b.jsonl"), &meta(other), &[record(1, 0)]);
         let refused = load(&[path("a.jsonl"), path("b.jsonl")]).unwrap_err().to_string();
         assert!(
-            refused.contains("a.jsonl and ") && refused.contains(&format!("b.jsonl are no one trace: their {said}")),
+            refused.contains("a.jsonl and ")
+                && refused.contains(&format!("b.jsonl do not belong to one trace: their {said}")),
             "{refused}"
         );
     }

@@ -34,7 +34,7 @@ impl From<UpstreamBodyError> for BodyError {
 
 /// A request that the upstream did not answer.
 #[derive(Debug, thiserror::Error)]
-#[error("the upstream at {upstream} did not answer")]
+#[error("no response from {upstream}")]
 pub struct UpstreamError {
     pub(super) upstream: String,
     #[source]

@@ -81,9 +81,6 @@ impl fmt::Display for AnswersError {
         for (at, error) in self.0.iter().enumerate() {
             let between = if at == 0 { "" } else { "\n" };
             write!(f, "{between}{error}")?;
-            if let CassetteError::Io { source, .. } = error {
-                write!(f, ": {source}")?;
-            }
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::yaml::YamlError;
 #[derive(Debug, thiserror::Error)]
 pub enum CassetteError {
     /// The file cannot be read or written.
-    #[error("cannot use the cassette {}", path.display())]
+    #[error("{}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use base::one_line::clipped;
+use base::one_line::{clipped, counted};
 use serde::{Serialize, Serializer};
 
 /// Error of reading or writing a trace. The message names the file and, if there is one, the line.
@@ -21,7 +21,7 @@ pub enum TraceError {
         source: io::Error,
     },
     /// A line that no record is as long as.
-    #[error("{path}:{line}: is longer than 256 MiB; this is no trace", path = path.display())]
+    #[error("{path}:{line}: is longer than 256 MiB; this is not a trace", path = path.display())]
     LongLine {
         /// The file.
         path: PathBuf,
@@ -38,7 +38,7 @@ pub enum TraceError {
     #[error("{}: the content is gzip, but the name does not show it; rename it to end in .jsonl.gz, or unpack it", .0.display())]
     UnexpectedGzip(PathBuf),
     /// The gzip data is damaged (not merely cut short).
-    #[error("{path}:{line}: the gzip data is damaged here ({source}); the {records} records before it are readable: unpack what is left with `gunzip -c` into a .jsonl file", path = path.display())]
+    #[error("{path}:{line}: the gzip data is damaged here ({source}); {readable} before it can be read: unpack what is left with `gunzip -c` into a .jsonl file", path = path.display(), readable = counted(*records, "record"))]
     Corrupt {
         /// The file.
         path: PathBuf,
@@ -68,20 +68,20 @@ pub enum TraceError {
         finding: Finding,
     },
     /// A pipe or a device, which may never end.
-    #[error("{}: is no plain file; write it to one, or pipe it in as `-`", .0.display())]
+    #[error("{}: is not a regular file; copy it to one, or pipe it in as `-`", .0.display())]
     NoFile(PathBuf),
     /// The file to be created exists.
     #[error("{}: exists already; choose another name", .0.display())]
     Exists(PathBuf),
     /// Another program writes the file.
-    #[error("{}: another program is writing it; write to a file of its own", .0.display())]
+    #[error("{}: another program is writing to it; choose another file", .0.display())]
     InUse(PathBuf),
     /// A directory without traces.
     #[error("{}: no file in this directory ends in .jsonl or .jsonl.gz; name a trace, or a directory of traces", .0.display())]
     NoTraces(PathBuf),
     /// Two files that cannot be one trace.
     #[error(
-        "{first} and {second} are no one trace: their {field} differs ({was} and {is}); read them apart",
+        "{first} and {second} do not belong to one trace: their {field} differs ({was} and {is}); read them separately",
         first = first.display(), second = second.display(), was = values[0], is = values[1]
     )]
     Conflict {
@@ -234,12 +234,13 @@ impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cut { records, line } => {
-                write!(f, "the file was cut at line {line}; the {records} complete records before it were kept")
+                write!(f, "the file was cut at line {line}; kept {} before it", counted(*records, "complete record"))
             }
             Self::NoEnd { records } => {
                 write!(
                     f,
-                    "the capture was not closed: its recorder was killed or still writes; its {records} complete records were kept"
+                    "the capture was not closed: its recorder was killed or still writes; kept {}",
+                    counted(*records, "complete record")
                 )
             }
             Self::MissingParts { first, last } if first == last => {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Concern, ToolDrift};
 use crate::account::tool_drift::AnswerComparison;
-use base::one_line::one_line;
+use base::one_line::{counted, one_line};
 
 /// Report of all sessions.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -206,8 +206,12 @@ impl SessionReport {
 
     /// For people.
     fn text(&self, title: &str) -> String {
-        let mut text =
-            format!("{title}: {} requests, {} of {} records served\n", self.requests, self.served, self.records);
+        let mut text = format!(
+            "{title}: {}, {} of {} served\n",
+            counted(self.requests, "request"),
+            self.served,
+            counted(self.records, "record")
+        );
         if let Some(matching) = self.matching.as_ref().filter(|matching| !matching.found.is_empty()) {
             text.push_str(&format!("  found by: {}\n", matching.text()));
         }
@@ -216,12 +220,12 @@ impl SessionReport {
             text.push_str(&format!("  {what}: {}\n", counts(of)));
         }
         self.compared.iter().for_each(|compared| text.push_str(&compared.text()));
-        let counted = [
+        let numbers = [
             ("answered by hand-written records", self.by_hand as u64),
             ("forwarded", self.forwarded),
             ("answers with placeholders", self.placeholders),
         ];
-        for (what, count) in counted.into_iter().filter(|(_, count)| *count > 0) {
+        for (what, count) in numbers.into_iter().filter(|(_, count)| *count > 0) {
             text.push_str(&format!("  {what}: {count}\n"));
         }
         text.push_str(&self.tools.text());
@@ -236,7 +240,7 @@ impl SessionReport {
         }
         match self.unconsumed.len().saturating_sub(self.begun_unconsumed.len()) {
             0 => {}
-            rest => text.push_str(&format!("  not begun here: {rest} records\n")),
+            rest => text.push_str(&format!("  not begun here: {}\n", counted(rest, "record"))),
         }
         text
     }
@@ -338,13 +342,14 @@ impl Report {
     /// Describes [`passed`](Self::passed) requests.
     #[must_use]
     pub fn passed_text(&self) -> String {
-        format!("{} other requests were neither played nor recorded\n", self.passed)
+        format!("{} neither played nor recorded\n", counted(self.passed, "other request"))
     }
 
     /// Describes [`blocked`](Self::blocked) calls.
     #[must_use]
     pub fn blocked_text(&self) -> String {
-        let line = |(host, count): (&String, &u64)| format!("blocked: {count} calls to {}\n", one_line(host));
+        let line =
+            |(host, count): (&String, &u64)| format!("blocked: {} to {}\n", counted(*count, "call"), one_line(host));
         self.blocked.iter().map(line).collect()
     }
 
@@ -353,13 +358,13 @@ impl Report {
     pub fn text(&self) -> String {
         let mut text: String = self.environment.iter().map(|change| format!("drift: {change}\n")).collect();
         if !self.edited.is_empty() {
-            text.push_str(&format!("{} records were edited since they were recorded\n", self.edited.len()));
+            text.push_str(&format!("{} edited since recording\n", counted(self.edited.len(), "record")));
         }
         if self.passed > 0 {
             text.push_str(&self.passed_text());
         }
         if self.ended > 0 {
-            text.push_str(&format!("{} sessions have ended\n", self.ended));
+            text.push_str(&format!("{} ended\n", counted(self.ended, "session")));
         }
         for (name, session) in self.sessions.iter().filter(|(_, session)| self.ended == 0 || session.has_begun()) {
             text.push_str(&session.text(&format!("session {name}")));

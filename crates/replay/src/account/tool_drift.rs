@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use base::one_line::one_line;
+use base::one_line::{counted, one_line};
 
 /// Tools of which changes are kept, and different changes of each.
 const MOST_TOOLS: usize = 100;
@@ -76,7 +76,11 @@ impl ToolDrift {
         for (tool, it) in &self.0 {
             let tool = one_line(tool);
             for (change, requests) in it.changes.iter().take(SHOWN) {
-                text.push_str(&format!("  drift: tool {tool} in {requests} requests: {}\n", one_line(change)));
+                text.push_str(&format!(
+                    "  drift: tool {tool} in {}: {}\n",
+                    counted(*requests, "request"),
+                    one_line(change)
+                ));
             }
             match it.changes.len().saturating_sub(SHOWN) as u64 + it.more {
                 0 => {}
@@ -109,8 +113,10 @@ impl AnswerComparison {
     /// For people.
     pub(super) fn text(&self) -> String {
         let Self { answers, structure, text, changes } = self;
-        let mut lines =
-            format!("  compared: {answers} answers, {structure} of another structure, {text} with other texts\n");
+        let mut lines = format!(
+            "  compared: {}, {structure} of another structure, {text} with other texts\n",
+            counted(*answers, "answer")
+        );
         for change in changes.iter().take(20) {
             lines.push_str(&format!("    {}\n", one_line(change)));
         }
@@ -139,7 +145,7 @@ mod tests {
         for change in ["added: u0", "added: u1", "added: u1"] {
             drift.note("search", [change.to_owned()]);
         }
-        let lines = "  drift: tool search in 1 requests: added: u0\n  drift: tool search in 2 requests: added: u1\n";
+        let lines = "  drift: tool search in 1 request: added: u0\n  drift: tool search in 2 requests: added: u1\n";
         assert_eq!(drift.text(), lines);
         assert_eq!(drift.json(), json!({"search": {"requests": 3, "changes": ["added: u0", "added: u1"]}}));
         (0..100).for_each(|number| drift.note("search", [format!("removed: {number}")]));

@@ -22,6 +22,7 @@ use crate::{
     values::ValuePlans,
 };
 use api::endpoints::CHAT;
+use base::one_line::counted;
 use recording::{
     canonical::{CanonicalProgress, CanonicalRules, ConversationStart, Identity, RequestParts, SharedList},
     cassette::{CassetteError, CassetteRecord, Inherited, bases, shares},
@@ -41,7 +42,7 @@ pub enum CassettePlayerError {
     #[error(transparent)]
     Mcp(#[from] McpRecordError),
     /// A fork is behind the last record that can be played.
-    #[error("--at {at}: there are {records} recorded requests that can be played")]
+    #[error("--at {at}: the cassette has {} that can be played", counted(*records, "request"))]
     Fork {
         /// The request, from 1.
         at: usize,
@@ -49,7 +50,7 @@ pub enum CassettePlayerError {
         records: usize,
     },
     /// Cassettes hold secrets.
-    #[error("there are {} secrets in what is to be played:\n  {}", .0.len(), listed(.0))]
+    #[error("the cassettes hold secrets ({}):\n  {}", .0.len(), listed(.0))]
     Secrets(Vec<String>),
 }
 

@@ -86,24 +86,23 @@ const TABLE: &[(&[&str], [Effect; 4])] = &[
 ];
 
 const NO_RECORDS: Effect = Nothing("made-up tokens have no records");
-const ANSWERED: Effect = Rest("what is recorded is answered as it was recorded");
-const OWN_LENGTH: Effect = Rest("what is recorded has its own length");
-const SOUND: Effect = Nothing("all its records are sound");
-const OF_EXCHANGES: Effect = Excludes("it serves tokens, and a cassette has exchanges of HTTP");
-const OF_TRACES: Effect = Nothing("it is about traces");
+const ANSWERED: Effect = Rest("recorded responses are served as recorded");
+const OWN_LENGTH: Effect = Rest("recorded responses have their own length");
+const SOUND: Effect = Nothing("all its records are valid");
+const OF_EXCHANGES: Effect = Excludes("it applies to tokens, and a cassette has whole responses");
+const OF_TRACES: Effect = Nothing("it applies to traces only");
 const OWN_PACE: Effect = Nothing("--time-to-first-token and --inter-token-latency set when they are sent");
 const NO_MEDIANS: Effect = Nothing("it has no median times");
 const NO_KEY: Effect = Nothing("its prompts are hashed without a key");
 const NOT_HASHED: Effect = Nothing("its requests are not hashed; --match chooses how they are matched");
-const NO_ACCOUNT: Effect = Nothing("made-up tokens have no records to give an account of");
+const NO_ACCOUNT: Effect = Nothing("made-up tokens have no records to report on");
 const NO_SERVERS: Effect = Nothing("only cassettes have records of MCP servers");
 const NO_TIMES: Effect = Nothing("made-up tokens have no recorded times");
-const NO_TRANSFER: Effect = Rest("what is recorded is computed where it is asked for");
-const OWN_MISSES: Effect =
-    Values(&["error", "random"], "a request without a record gets an error or random tokens, and goes nowhere else");
+const NO_TRANSFER: Effect = Rest("recorded responses need no transfer");
+const OWN_MISSES: Effect = Values(&["error", "random"], "a request without a record gets an error or random tokens");
 const OWN_CONCERNS: Effect = Values(
     &["miss", "unconsumed", "unconsumed=all", "exhausted", "loose"],
-    "drift is found where a cassette names the server that was recorded",
+    "drift is found only in cassettes, which name the recorded server",
 );
 const PLAYED: Effect = Values(&["none"], "it is only played; record with `vllm-vcr tap`, or into a cassette");
 const NEW_IDS: Effect = Values(&["fresh"], "answers always have new ids");
@@ -111,11 +110,11 @@ const EACH_TRY: Effect = Values(&["consume"], "each try of a request takes the n
 const TRACE_WAYS: Effect = Values(OF_TRACE, "it has no requests to compare");
 const NOT_PUT_BACK: Effect = Nothing("placeholders of traces are served as they are");
 const ANY_API: Effect = Nothing("its records answer requests to every API");
-const HASHED: Effect = Nothing("its prompts are compared by their hashes, of which nothing can be left out");
-const NO_UPSTREAM: Effect = Nothing("nothing goes upstream; play a cassette for that");
-const NOT_RECORDED: Effect = Nothing("it chooses what a recording keeps, and nothing is recorded");
-const CALLS_PASS: Effect = Nothing("calls to other servers are refused and counted for a cassette");
-const NOT_SEARCHED: Effect = Nothing("it is not searched for secrets; `vllm-vcr inspect audit` does that");
+const HASHED: Effect = Nothing("its prompts are compared as hashes");
+const NO_UPSTREAM: Effect = Nothing("nothing is forwarded; play a cassette for that");
+const NOT_RECORDED: Effect = Nothing("nothing is recorded");
+const CALLS_PASS: Effect = Nothing("calls to other servers are blocked only with a cassette");
+const NOT_SEARCHED: Effect = Nothing("it is not searched for secrets; use `vllm-vcr inspect audit`");
 
 /// Flags that no server has without an engine.
 const OF_ENGINE: &[&str] = &["@engine", "KvEventsArgs", "KvTransferArgs"];
@@ -189,7 +188,7 @@ fn check_engine(args: &PlayArgs, typed: &Typed<'_>) -> Result<(), Failure> {
         return Ok(());
     }
     if let Some(name) = given(OF_ENGINE).next() {
-        let message = format!("--{name} is about a simulated engine, and there is none");
+        let message = format!("--{name} needs the simulated engine");
         return Err(Failure::usage(message).hint("add --engine, or leave it out"));
     }
     given(OF_VLLMS_ENGINE).for_each(|name| output::note(&format!("--{name} has no effect without --engine\n")));
@@ -205,13 +204,16 @@ fn check_flag(flag: &Arg, typed: &Typed<'_>, kinds: &[SourceKind]) -> Result<Opt
     for kind in kinds {
         let kind_name = kind.name();
         let failed = |reason: &str| format!("--{name} has no effect on {kind_name}: {reason}");
+        let other = |known: &[&str]| values.iter().find(|value| !known.contains(&value.as_str()));
         let reason = match effect(&typed.command, flag, *kind).unwrap_or(Full) {
             Full => return Ok(None),
             Rest(reason) => {
                 return Ok(Some(format!("--{name} has no effect on the records of {kind_name}: {reason}")));
             }
-            Values(known, _) if values.iter().all(|value| known.contains(&value.as_str())) => return Ok(None),
-            Values(known, reason) => format!("{reason} ({})", known.join(", ")),
+            Values(known, reason) => match other(known) {
+                Some(value) => format!("{reason}; `{value}` is not one of {}", known.join(", ")),
+                None => return Ok(None),
+            },
             Nothing(reason) => reason.to_owned(),
             Excludes(reason) => return Err(Failure::usage(failed(reason)).hint("leave it out")),
         };
@@ -228,7 +230,7 @@ fn refuse_trace_as_model(args: &PlayArgs) -> Result<(), Failure> {
     let Some(tag) = args.answers.model_tag.as_deref().filter(|tag| !is_cassette(tag.as_ref())) else { return Ok(()) };
     let has_suffix = [".jsonl", ".jsonl.gz", ".json.gz"].iter().any(|suffix| tag.ends_with(suffix));
     if has_suffix || Path::new(tag).is_file() {
-        let message = format!("`{tag}` stands where the model's name does, and is a file");
+        let message = format!("`{tag}` is a file, but a model name is expected here");
         return Err(Failure::usage(message).hint(format!("to play it, use --replay-tokens {tag}")));
     }
     Ok(())
@@ -293,7 +295,8 @@ fn check_ways(args: &PlayArgs, kinds: &[SourceKind]) -> Result<(), Failure> {
     match useless.into_iter().find(|(_, is_useless)| *is_useless && *kinds == [SourceKind::Trace]) {
         Some((name, _)) => {
             let chain: Vec<&str> = ways.iter().map(|way| way.name()).collect();
-            let message = format!("--{name} is about matches by prefix, and --match {} finds none", chain.join(","));
+            let message =
+                format!("--{name} has an effect only on matches by prefix, and --match {} finds none", chain.join(","));
             Err(Failure::usage(message).hint("leave it out, or use --match auto or prefix"))
         }
         None => Ok(()),

@@ -179,9 +179,9 @@ fn flags_about_what_never_happens_are_refused() {
     for (flags, part) in [
         (&["--miss-status=404"][..], "--miss-status is about errors"),
         (&["--strict", "--on-miss=random", "--miss-detail=none"], "--miss-detail is about errors"),
-        (&["--replay-match=index", "--min-match=2"], "--min-match is about matches by prefix"),
-        (&["--replay-match=index", "--on-exhausted=cycle"], "--on-exhausted is about matches by prefix"),
-        (&["--match=ordered", "--min-match=2"], "--min-match is about matches by prefix"),
+        (&["--replay-match=index", "--min-match=2"], "--min-match has an effect only on matches by prefix"),
+        (&["--replay-match=index", "--on-exhausted=cycle"], "--on-exhausted has an effect only on matches by prefix"),
+        (&["--match=ordered", "--min-match=2"], "--min-match has an effect only on matches by prefix"),
         (&["--match=prefix,canonical"], "--match has no effect on a trace: it has no requests to compare"),
         (&["--match=prefix", "--replay-match=index"], "--replay-match is the short form of --match"),
         (&["--fail-on=miss,drift"], "--fail-on has no effect on a trace"),

@@ -28,6 +28,7 @@ use api::{
     endpoints::CHAT,
     responses::{ResponseEncoder, ResponseHead, ResponsesRequest},
 };
+use base::one_line::clipped;
 use net::wire::EventBuffer;
 use recording::{
     canonical::{CanonicalRules, FieldPath, RequestParts, SharedBody},
@@ -82,6 +83,16 @@ pub(in crate::player) fn stands_for(
 ) -> Option<(IncomingRequest, ChatFamily)> {
     let (chat, family) = chat_of(incoming)?;
     Some((request_as(incoming, chat, config, &config.rules), family))
+}
+
+/// Describes why a request of another family is no chat.
+pub(in crate::player) fn invalid(incoming: &IncomingRequest) -> String {
+    let error = match Endpoint::of_path(incoming.path()) {
+        Endpoint::Messages => MessagesRequest::parse(&incoming.bytes).err(),
+        _ => ResponsesRequest::parse(&incoming.bytes).err(),
+    };
+    let why = error.map_or_else(String::new, |error| format!(": {}", clipped(&error.message, 200)));
+    format!("the body is not a valid request to {}{why}", incoming.path())
 }
 
 /// The body of the chat that a request of another family is to the engine.

@@ -5,7 +5,7 @@ use crate::{
     miss::{Advice, Comparison, Edit, Explanation, NAME, SHORT, summary},
     player::{CassettePlayer, incoming::IncomingRequest, miss::NoRecordReason},
 };
-use base::one_line::clipped;
+use base::one_line::{clipped, counted};
 
 pub(super) struct MissFacts<'a> {
     pub(super) player: &'a CassettePlayer,
@@ -53,9 +53,9 @@ impl MissFacts<'_> {
                 let names: Vec<String> = records.iter().take(5).map(|at| self.player.name_of(*at)).collect();
                 let served: Vec<String> = served_to.iter().take(10).map(u64::to_string).collect();
                 format!(
-                    "No recorded interaction is left for this request: it matched {} (recorded {} times), and all of them were already served (to requests {} of this session).",
+                    "No recorded interaction is left for this request: it matched {} (recorded {}), and all of them were already served (to requests {} of this session).",
                     names.join(", "),
-                    records.len(),
+                    counted(records.len(), "time"),
                     served.join(", ")
                 )
             }
@@ -88,7 +88,7 @@ impl MissFacts<'_> {
     /// Why a record is never played, and its place.
     fn unplayed(&self, at: usize) -> String {
         let why = match self.player.records.get(at).and_then(|(_, record)| record.aborted) {
-            Some(events) => format!("its client left after {events} events"),
+            Some(events) => format!("its client left after {}", counted(events, "event")),
             None => "it is another try of a request that was answered".to_owned(),
         };
         format!("{why}: {}", self.player.line_of(at))
@@ -101,11 +101,11 @@ impl MissFacts<'_> {
         let more = if files.len() > 1 { format!(" and {} more", files.len() - 1) } else { String::new() };
         let ways: Vec<&str> = player.config.matching.chain.iter().map(|by| by.name()).collect();
         format!(
-            "Request: {}, {}  Cassette: {}{more} ({} records, {} unconsumed)  Mode: {}  Match: {}",
+            "Request: {}, {}  Cassette: {}{more} ({}, {} unconsumed)  Mode: {}  Match: {}",
             clipped(&identity.boundary, NAME),
             clipped(&identity.route, NAME),
             first.unwrap_or_default(),
-            player.index.len(),
+            counted(player.index.len(), "record"),
             player.index.len().saturating_sub(self.consumed),
             player.config.mode.name(),
             ways.join(",")
