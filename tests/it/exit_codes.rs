@@ -136,9 +136,7 @@ fn what_is_missing_of_a_trace_is_said() {
         (checked.status.code(), String::from_utf8(checked.stdout).unwrap()),
         (
             Some(1),
-            format!(
-                "{cut}: warning: the file was cut at line 2; the 1 complete records before it were kept\n{cut}: not whole\n"
-            )
+            format!("{cut}: warning: the file was cut at line 2; kept 1 complete record before it\n{cut}: not whole\n")
         )
     );
     ends_with(&["inspect", "convert", &cut, "-o", "-"], 0, "the file was cut at line 2");

@@ -59,7 +59,7 @@ async fn what_an_unended_session_recorded_is_dropped_whatever_ended_it() {
             assert_eq!(ask(&recording, &words(0)).await.status, 200);
             assert_eq!(end(&recording, "").await.status, 200);
             let (code, log) = recording.stop();
-            assert!(code == 0 && log.contains("recorded 1 interactions") && !log.contains("dropped"), "{log}");
+            assert!(code == 0 && log.contains("recorded 1 interaction ") && !log.contains("dropped"), "{log}");
         }
         let before = files(place.path());
         assert_eq!(before.len() > 2, is_there, "a cassette, its times and a text: {:?}", before.keys());
@@ -76,7 +76,7 @@ async fn what_an_unended_session_recorded_is_dropped_whatever_ended_it() {
                     _ => {}
                 }
                 let (code, log) = recording.stop();
-                let count = "  2 interactions were dropped with sessions that failed or were not ended\n";
+                let count = "  2 interactions dropped with a session that failed or was not ended\n";
                 assert!(code == 0 && log.contains("recorded 0 interactions") && log.contains(count), "{ending}: {log}");
                 assert!(!log.contains("values were redacted"), "{log}");
                 assert_eq!(files(place.path()), before, "{mode} {ending}");
@@ -122,7 +122,7 @@ async fn a_session_that_is_opened_again_plays_what_the_one_before_recorded() {
     }
     assert_eq!(upstream.bodies().len(), 1);
     let (code, log) = recording.stop();
-    assert!(code == 0 && log.contains("recorded 1 interactions"), "{log}");
+    assert!(code == 0 && log.contains("recorded 1 interaction "), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

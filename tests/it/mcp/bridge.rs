@@ -115,7 +115,7 @@ async fn what_http_refuses_is_an_error_of_the_request() {
     );
     let (_, _, notes) = tap.end();
     let is_recorded = std::fs::read_to_string(dead.name()).is_ok_and(|text| text.contains("tools/list"));
-    assert!(!is_recorded && notes.contains("1 messages"), "{notes}");
+    assert!(!is_recorded && notes.contains("1 message not recorded"), "{notes}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
