@@ -68,6 +68,7 @@ fn samples(flag: &Arg) -> Vec<String> {
         "tool-call-parser" => "hermes",
         "latency-profile" => "h100-8b",
         "num-gpu-blocks-override" => "2",
+        "drain-timeout" | "complete-within" | "mcp-reply-within" => "1s",
         _ => "1",
     };
     vec![sample.to_owned()]
