@@ -61,7 +61,7 @@ pub struct ResultsReport {
     pub ttft_ms: Option<Summary>,
     /// From when it was to be sent to the first token.
     pub ttft_intended_ms: Option<Summary>,
-    /// Between tokens; exact where [`CountedBy::is_exact`].
+    /// Between tokens; exact where the server named ids or counted with every event.
     pub itl_ms: Option<Summary>,
     /// Between events that carry tokens, however many.
     pub chunk_gap_ms: Option<Summary>,

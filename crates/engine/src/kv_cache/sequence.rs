@@ -26,7 +26,7 @@ pub struct CountedSequence {
     pub block_hashes: Vec<BlockHash>,
 }
 
-/// Token ids of a prompt and of all that will be sampled after it, of which [`Sequence::num_tokens`] exist so far.
+/// Token ids of a prompt and of all that will be sampled after it, of which some exist so far.
 #[derive(Debug, Clone, Default)]
 pub struct Sequence {
     /// Empty where they are only counted.
