@@ -65,7 +65,7 @@ pub enum ReportError {
     StandardInput,
 }
 
-/// Figures of one or more traces. `inspect report --html` makes a page of them.
+/// Figures of one or more traces. `inspect report` makes a page of them.
 #[derive(Debug, Clone, Serialize)]
 pub struct TraceReport {
     /// Version of the program.
