@@ -136,7 +136,7 @@ impl SimulatorDesk {
             "max-loras": config.lora.as_ref().map_or(0, |lora| lora.max_loras),
             "mode": if matches!(self.state.synthetic(), Synthetic::Echo) { "echo" } else { "random" },
             "seed": config.seed,
-            "block-size": self.state.block_size(),
+            "block-size": self.state.block_size,
             "enable-kvcache": config.engine.as_ref().is_some_and(|engine| engine.kv_events.is_some()),
             "data-parallel-size": config.server.simulator.servers.saturating_mul(config.data_parallel_size),
             "enable-request-id-headers": config.request_id_headers,

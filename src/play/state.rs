@@ -56,6 +56,8 @@ pub(super) struct ServerState {
     pub(super) adapters: Adapters,
     /// `None` for synthetic tokens.
     pub(super) replay: Option<Arc<LoadedTrace>>,
+    /// Tokens per block of the prefix cache.
+    pub(super) block_size: u32,
     /// Those of a server without a trace; with one each session has its own.
     pub(super) samples: Samples,
     pub(super) work: Work,
@@ -123,10 +125,11 @@ impl ServerState {
         };
         let metrics = Arc::new(metrics.with_adapters(config.lora.as_ref().map(|lora| lora.max_loras)));
         let ReplicaContext { replica, slowdown, lateness } = place;
+        let block_size = block_size(&config, replay.as_deref());
         let start = |engine: &EngineConfig| {
             let name = model.first_name().to_owned();
             let pace = replay.as_ref().and_then(|replay| replay.pace);
-            let mut resolved = engine.resolved(length, block_size(&config, replay.as_deref()), pace)?;
+            let mut resolved = engine.resolved(length, block_size, pace)?;
             resolved.kv_transfer = resolved.kv_transfer.map(|config| config.of_replica(replica, ranks.get()));
             let seed = config.seed.wrapping_add(u64::from(replica) * u64::from(ranks.get()));
             let faults = ReplicaFaults { faults: Arc::clone(&config.faults), replica };
@@ -153,6 +156,7 @@ impl ServerState {
             model,
             adapters,
             replay,
+            block_size,
             samples: Samples::default(),
             work: Work { turns: Turns::new(), drawing: DrawingPool::new(), memo: RequestCache::new() },
             lateness,
@@ -295,11 +299,6 @@ impl ServerState {
         format!("{:016x}", (self.fresh_seed() >> 2) | 0x8000_0000_0000_0000)
     }
 
-    /// Tokens per block of the prefix cache: as configured, or as in the trace.
-    pub(super) fn block_size(&self) -> u32 {
-        block_size(&self.config, self.replay.as_deref())
-    }
-
     /// The limits that requests are validated with.
     pub(super) fn served(&self) -> ServerProfile {
         ServerProfile {
@@ -352,7 +351,7 @@ impl ServerState {
 }
 
 /// Tokens per block of the prefix cache: as configured, as the recorded engine had it, or as the trace's prompts are hashed.
-pub(super) fn block_size(config: &Config, replay: Option<&LoadedTrace>) -> u32 {
+fn block_size(config: &Config, replay: Option<&LoadedTrace>) -> u32 {
     let recorded = || {
         let size = replay?.records.meta.extra.get("upstream")?.get("cache")?.get("block_size")?.as_u64()?;
         u32::try_from(size).ok().and_then(NonZeroU32::new)

@@ -78,7 +78,7 @@ pub(in crate::play) fn metrics_page(state: &ServerState) -> String {
     let own = OwnCounts { lateness: &state.lateness, replay: state.replay.as_deref(), kv_events: kv_events.as_ref() };
     let about = About {
         model: model.first_name(),
-        block_size: state.block_size(),
+        block_size: state.block_size,
         max_model_len: model.max_model_len,
         is_block_size_given: state.config.block_size.is_some(),
         overrides_blocks: engine.is_some_and(|engine| engine.overrides_blocks),

@@ -454,7 +454,7 @@ fn cache_use(
     let reads = request.logprobs.prompt.is_none();
     let found = chosen.iter().filter(|_| reads).map(|chosen| chosen.cached).max().unwrap_or(0);
     let tokens = prompts.first().map_or(0, |prompt| u32::try_from(prompt.read.ids.len()).unwrap_or(u32::MAX));
-    let block = state.block_size();
+    let block = state.block_size;
     let full = tokens.checked_div(block).unwrap_or(0).saturating_mul(block);
     CacheUse { found, created: full.saturating_sub(found) }
 }

@@ -44,9 +44,14 @@ impl Sidecar {
     /// The token counts of the response with all their details, of which the file shows a part; `None` where there are none.
     #[must_use]
     pub fn usage(&self) -> Option<Value> {
+        #[derive(Deserialize)]
+        struct Counted {
+            usage: Value,
+        }
+        // Most events have none, and are not parsed.
         let of = |json: &str| {
-            let mut value: Value = serde_json::from_str(json).ok().filter(|_| json.contains("\"usage\""))?;
-            value.get_mut("usage").filter(|usage| usage.is_object()).map(Value::take)
+            let counted: Counted = json.contains("\"usage\"").then(|| serde_json::from_str(json).ok())??;
+            Some(counted.usage).filter(Value::is_object)
         };
         let last = || self.events.iter().rev().find_map(|Moment(_, data, _)| of(data.as_deref()?));
         self.body.as_deref().and_then(of).or_else(last)

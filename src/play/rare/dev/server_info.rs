@@ -18,7 +18,7 @@ pub(super) fn page(state: &ServerState) -> Value {
                 "max_model_len": state.model.max_model_len,
                 "seed": state.config.seed,
             },
-            "cache_config": {"block_size": state.block_size()},
+            "cache_config": {"block_size": state.block_size},
             "parallel_config": {"world_size": 1},
         },
         "vllm_env": {"VLLM_SERVER_DEV_MODE": true},

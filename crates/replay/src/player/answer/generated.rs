@@ -182,7 +182,7 @@ fn short(count: u64) -> u32 {
 
 /// The token counts of an answer of choices: as they were recorded where the answer is, else as the file has them.
 pub(in crate::player) fn usage_of<'a>(record: &CassetteRecord, shown: &'a Option<Value>) -> Option<Cow<'a, Value>> {
-    let recorded = record.side.as_ref().filter(|_| record.is_as_recorded()).and_then(Sidecar::usage);
+    let recorded = record.side.as_ref().and_then(Sidecar::usage).filter(|_| record.is_as_recorded());
     recorded.map(Cow::Owned).or(shown.as_ref().map(Cow::Borrowed))
 }
 
