@@ -154,7 +154,7 @@ fn a_server_that_slows_down_is_not_stationary() {
     let started = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let slowing = proxy(server.address, move |_, whole| {
         let number = started.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        thread::sleep(Duration::from_millis(if number < 60 { 10 } else { 60 }));
+        thread::sleep(Duration::from_millis(if number < 60 { 10 } else { 120 }));
         whole
     });
     let printed = drive(&trace, slowing, &["--concurrency", "1"]);
