@@ -156,6 +156,21 @@ fn what_is_missing_of_a_trace_is_said() {
     let last = file(&rotated, "day.1.jsonl", "{\"meta\":{\"part\":2}}\n");
     assert_eq!(vcr(&["inspect", "check", rotated.to_str().unwrap()]).status.code(), Some(0));
     assert_eq!(vcr(&["inspect", "check", &last]).status.code(), Some(1));
+    // One of whose files is gone.
+    let gone = directory.path().join("gone");
+    fs::create_dir(&gone).unwrap();
+    let part = |part: u32| {
+        format!("{{\"meta\":{{\"part\":{part},\"started_at\":\"2026-01-01T00:00:00Z\"}}}}\n{SOUND}")
+    };
+    for (name, number) in [("day.jsonl", 1), ("day.2.jsonl", 3)] {
+        file(&gone, name, &part(number));
+    }
+    for (command, code) in [("check", 1), ("summary", 0)] {
+        let output = vcr(&["inspect", command, gone.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(code));
+        let shown = String::from_utf8_lossy(&output.stdout);
+        assert!(shown.contains("part 2 of the capture is missing before it"), "{command}: {shown}");
+    }
     ends_with(&["drift", &cut, "--live", "http://127.0.0.1:9"], 3, "this is a trace, not a cassette");
 }
 

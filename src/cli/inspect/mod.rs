@@ -194,8 +194,9 @@ fn summary(args: &InspectArgs) -> Result<ExitCode, Failure> {
 fn check(args: &InspectArgs) -> Result<ExitCode, Failure> {
     let sources = Sources::gather(&args.paths)?;
     let mut reports = Vec::new();
-    for path in sources.paths() {
-        let Checked { records, count, findings, warnings } = inspect::check(path)?;
+    for (path, missing) in sources.paths().zip(sources.missing_parts()) {
+        let Checked { records, count, findings, mut warnings } = inspect::check(path)?;
+        warnings.extend(missing.cloned());
         reports.push(FindingsReport { file: path.display().to_string(), records, count, findings, warnings });
     }
     let is_sound = reports.iter().all(|report| report.findings.is_empty() && !report.is_cut());

@@ -1,8 +1,8 @@
 //! The deadlines of a trace's recorded response, and its tokens as a simulated engine computes them.
 
-use std::{borrow::Cow, collections::HashMap, time::Duration};
+use std::time::Duration;
 
-use serde_json::{Value, value::RawValue};
+use serde_json::Value;
 
 use super::Candidate;
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     replay::{
         delivery::RecordedContent,
         meter::{chunks_of, event_data},
-        player::{EngineExchange, EngineInput, Generated, GeneratedChoice, response_texts, token_limit},
+        player::{EngineExchange, EngineInput, Generated, GeneratedChoice, response_texts},
         timing::{Pacing, ResponseSchedule, TokenChunk},
     },
 };
@@ -69,11 +69,15 @@ fn finish(record: &Record) -> &'static str {
 
 /// The counts of a response, with its token ids where an engine is simulated. The choices of a request are one request of the engine, with
 /// the tokens of the first.
-pub(super) fn generated(state: &ServerState, record: &Record, response: &Response, request: &Candidate) -> Generated {
+pub(super) fn generated(
+    state: &ServerState,
+    (record, response): (&Record, &Response),
+    (request, max_tokens): (&Candidate, u32),
+) -> Generated {
     Generated {
         prompt_tokens: record.prompt_tokens,
         cached_tokens: record.cached_tokens.unwrap_or(0),
-        max_tokens: limit(&request.body),
+        max_tokens,
         choices: vec![GeneratedChoice {
             prompt_tokens: record.prompt_tokens,
             tokens: record.output_tokens,
@@ -81,12 +85,6 @@ pub(super) fn generated(state: &ServerState, record: &Record, response: &Respons
         }],
         engine_input: state.engine.as_ref().and_then(|_| engine_input(state, record, response, request)),
     }
-}
-
-/// The most tokens that a request may have; 0 where it has no limit.
-fn limit(body: &[u8]) -> u32 {
-    let fields: HashMap<Cow<'_, str>, &RawValue> = serde_json::from_slice(body).unwrap_or_default();
-    token_limit(|name| fields.get(name)?.get().parse().ok())
 }
 
 fn engine_input(state: &ServerState, record: &Record, response: &Response, request: &Candidate) -> Option<EngineInput> {

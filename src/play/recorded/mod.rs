@@ -53,7 +53,7 @@ use crate::{
     replay::{
         delivery::{Clock, RecordedContent, RecordedResponse, ResponseEnd, Wait, class_of, stream_of},
         matching::MatchBy,
-        player::other_form,
+        player::{other_form, token_limit},
     },
 };
 
@@ -116,6 +116,8 @@ pub(super) struct RecordedRequestFields {
     pub(super) stream: bool,
     /// Counts where the header `x-request-id` is missing.
     pub(super) request_id: Option<String>,
+    /// The most tokens that a choice may have; 0 where it has no limit.
+    limit: u32,
 }
 
 impl RecordedRequestFields {
@@ -126,10 +128,17 @@ impl RecordedRequestFields {
         struct BodyFields {
             stream: Value,
             request_id: Value,
+            max_completion_tokens: Value,
+            max_tokens: Value,
+            max_output_tokens: Value,
         }
-        let BodyFields { stream, request_id } = serde_json::from_slice(&json_as_utf8(body)).unwrap_or_default();
-        let request_id = if let Value::String(id) = request_id { Some(id) } else { None };
-        Self { stream: stream == Value::Bool(true), request_id }
+        let fields: BodyFields = serde_json::from_slice(&json_as_utf8(body)).unwrap_or_default();
+        let limits = [&fields.max_completion_tokens, &fields.max_tokens, &fields.max_output_tokens];
+        Self {
+            stream: fields.stream == Value::Bool(true),
+            request_id: if let Value::String(id) = fields.request_id { Some(id) } else { None },
+            limit: token_limit(limits),
+        }
     }
 }
 
@@ -217,7 +226,11 @@ fn plan(state: &ServerState, request: &Candidate) -> Result<RecordedPlan, ApiErr
             let metrics = match record.output_tokens > 0 && record.endpoint.is_some_and(Endpoint::generates) {
                 true => {
                     let permit = state.metrics.admit(1, state.config.server.max_queued)?;
-                    state.response_metrics(permit, &answer::generated(state, &record, response, request), timing)?
+                    state.response_metrics(
+                        permit,
+                        &answer::generated(state, (&record, response), (request, fields.limit)),
+                        timing,
+                    )?
                 }
                 false => ResponseMetrics::default(),
             };
@@ -309,7 +322,7 @@ mod tests {
     #[test]
     fn a_field_of_another_type_counts_as_missing_and_leaves_the_other() {
         let read = |body: &str| {
-            let RecordedRequestFields { stream, request_id } = RecordedRequestFields::read(body.as_bytes());
+            let RecordedRequestFields { stream, request_id, .. } = RecordedRequestFields::read(body.as_bytes());
             (stream, request_id)
         };
         assert_eq!(read(r#"{"stream":true,"request_id":"a"}"#), (true, Some("a".to_owned())));

@@ -96,11 +96,12 @@ pub fn load(path: &Path) -> Result<Cassette, CassetteError> {
         let beside = sides.known.remove(&record.id);
         // What stands in the record itself is what its reader sees.
         record.side = record.side.take().or(beside);
+        record.compare_with_side();
     }
     let edited: Vec<String> = cassette
         .records
         .iter()
-        .filter(|record| record.side.is_some() && !record.is_as_recorded())
+        .filter(|record| record.is_edited)
         .map(|record| {
             format!("{}:{}: record {} was edited: its timing is approximate", path.display(), record.line, record.id)
         })

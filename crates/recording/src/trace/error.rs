@@ -244,10 +244,10 @@ impl fmt::Display for Warning {
                 )
             }
             Self::MissingParts { first, last } if first == last => {
-                write!(f, "part {first} of the capture is missing before it: its records are not served")
+                write!(f, "part {first} of the capture is missing before it")
             }
             Self::MissingParts { first, last } => {
-                write!(f, "parts {first} to {last} of the capture are missing before it: their records are not served")
+                write!(f, "parts {first} to {last} of the capture are missing before it")
             }
             Self::NewerFormat { format } => {
                 write!(f, "the file has format {format}, newer than {}; keys unknown here are ignored", super::FORMAT)

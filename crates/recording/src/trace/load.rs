@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use super::{
-    LoadProgress, LoadedFile, Meta, Sources, Store, TraceError, Warning,
+    LoadProgress, LoadedFile, Sources, Store, TraceError,
     packed::Packed,
     record_reader::RecordReader,
     several::{JoinedTimeline, SourceFile, hashed, spelled},
@@ -31,7 +31,6 @@ pub fn load(path: &Path, progress: &Arc<LoadProgress>) -> Result<Store, TraceErr
 pub fn load_all(sources: &Sources, progress: &Arc<LoadProgress>) -> Result<Store, TraceError> {
     sources.announce_size(progress);
     let (mut store, mut timeline) = (Store::default(), JoinedTimeline::default());
-    store.of_several = sources.files.len() > 1;
     for file in &sources.files {
         progress.next_file();
         store.add(file, &mut timeline, progress)?;
@@ -51,16 +50,6 @@ impl Store {
         for _ in 0..std::mem::take(lost) {
             self.push(Packed::lost(arrival));
         }
-    }
-
-    /// Notes which part of a capture a file is. A warning where parts between it and the one before are missing.
-    fn missing_part(&mut self, meta: &Meta) -> Option<Warning> {
-        let started = meta.started_at.clone()?;
-        let part = meta.extra.get("part").and_then(serde_json::Value::as_u64).unwrap_or(1);
-        let before = self.last_part.replace((started.clone(), part));
-        let last = before.filter(|(of, _)| *of == started).map_or(0, |(_, last)| last);
-        let is_of_several = last > 0 || self.of_several;
-        (is_of_several && part > last + 1).then_some(Warning::MissingParts { first: last + 1, last: part - 1 })
     }
 
     fn add(
@@ -109,7 +98,7 @@ impl Store {
             self.agreement.add(&file.path, "block_hash", hash)?;
         }
         loaded.warnings = reader.warnings;
-        loaded.warnings.extend(self.missing_part(&reader.meta));
+        loaded.warnings.extend(file.missing.clone());
         if nth == 0 {
             (self.meta, self.end) = (reader.meta, reader.end);
         } else {

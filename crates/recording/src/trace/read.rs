@@ -107,6 +107,10 @@ impl TraceReader {
     pub fn warnings(&self) -> &[Warning] {
         &self.0.warnings
     }
+
+    pub(super) fn warn(&mut self, warning: Option<Warning>) {
+        self.0.warnings.extend(warning);
+    }
 }
 
 impl Iterator for TraceReader {

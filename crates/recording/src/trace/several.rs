@@ -16,7 +16,7 @@ use std::{
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{
-    BadLines, LoadProgress, Meta, Record, TraceError, TraceReader,
+    BadLines, LoadProgress, Meta, Record, TraceError, TraceReader, Warning,
     agreement::Agreement,
     source::{is_standard, refuse_pipe, split_suffix},
 };
@@ -38,13 +38,15 @@ pub(super) struct SourceFile {
     pub(super) zero: Option<Duration>,
     /// The model that its meta names, where the files name different ones: that of the records that name none.
     pub(super) model: Option<String>,
+    /// Parts of its capture that are missing between it and the file before.
+    pub(super) missing: Option<Warning>,
 }
 
 impl Sources {
     /// One file as it is; `-` is standard input.
     #[must_use]
     pub fn one(path: &Path) -> Self {
-        let file = SourceFile { path: path.to_owned(), zero: Some(Duration::ZERO), model: None };
+        let file = SourceFile { path: path.to_owned(), zero: Some(Duration::ZERO), model: None, missing: None };
         Self { files: vec![file], started_at: None }
     }
 
@@ -71,9 +73,13 @@ impl Sources {
         let zeros = zeros(&metas);
         let started_at = metas.iter().filter_map(started_at).min();
         let differ = metas.iter().any(|meta| meta.model != metas.first().and_then(|first| first.model.clone()));
-        let models = metas.into_iter().map(|meta| meta.model.filter(|_| differ));
-        let files = paths.into_iter().zip(zeros).zip(models);
-        let files = files.map(|((path, zero), model)| SourceFile { path, zero, model });
+        let mut before = None;
+        let files = paths.into_iter().zip(zeros).zip(metas).map(|((path, zero), meta)| {
+            let missing = missing_parts(before.take(), &meta);
+            let model = meta.model.clone().filter(|_| differ);
+            before = Some(meta);
+            SourceFile { path, zero, model, missing }
+        });
         Ok(Self { files: files.collect(), started_at })
     }
 
@@ -81,6 +87,11 @@ impl Sources {
     #[must_use]
     pub fn paths(&self) -> impl ExactSizeIterator<Item = &Path> {
         self.files.iter().map(|file| file.path.as_path())
+    }
+
+    /// What is missing of a capture before each of the files.
+    pub fn missing_parts(&self) -> impl Iterator<Item = Option<&Warning>> {
+        self.files.iter().map(|file| file.missing.as_ref())
     }
 
     /// Notes the size of all files together, if there are several and it is known.
@@ -185,7 +196,9 @@ impl<'a> Joined<'a> {
             Some(progress) => TraceReader::open_ahead(&file.path, progress),
             None => TraceReader::open(&file.path),
         };
-        reader.map(|reader| Some((file.path.as_path(), reader)))
+        let mut reader = reader?;
+        reader.warn(file.missing.clone());
+        Ok(Some((file.path.as_path(), reader)))
     }
 
     /// The next record of any file, on the common clock; `None` after the last one. Lines that break a rule are left out and
@@ -301,7 +314,6 @@ fn further_parts(path: &Path, object: Option<&StoredObject>) -> Vec<PathBuf> {
     if beside.is_empty() {
         return beside;
     }
-    let part = |meta: &Meta| meta.extra.get("part").and_then(serde_json::Value::as_u64).unwrap_or(1);
     let Ok(first) = meta_of(path) else { return Vec::new() };
     if first.started_at.is_none() || part(&first) > 1 {
         return Vec::new();
@@ -310,6 +322,18 @@ fn further_parts(path: &Path, object: Option<&StoredObject>) -> Vec<PathBuf> {
     beside.retain(|other| (object.is_some() || other.is_file()) && meta_of(other).is_ok_and(is_of_it));
     beside.sort_by_cached_key(|path| number_in(path));
     beside
+}
+
+/// The number of a capture's file, from 1.
+fn part(meta: &Meta) -> u64 {
+    meta.extra.get("part").and_then(serde_json::Value::as_u64).unwrap_or(1)
+}
+
+/// The parts of a file's capture that are missing between it and the file before.
+fn missing_parts(before: Option<Meta>, meta: &Meta) -> Option<Warning> {
+    meta.started_at.as_ref()?;
+    let last = before.filter(|before| before.started_at == meta.started_at).map_or(0, |before| part(&before));
+    (part(meta) > last + 1).then(|| Warning::MissingParts { first: last + 1, last: part(meta) - 1 })
 }
 
 /// The names of what lies beside a file or object, as far as it can be listed.

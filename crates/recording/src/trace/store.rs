@@ -45,9 +45,6 @@ pub struct Store {
     pub(super) hashes: Vec<u64>,
     seen: GrowthTables,
     pub(super) agreement: Agreement,
-    /// Start and part number of the capture of the last file.
-    pub(super) last_part: Option<(String, u64)>,
-    pub(super) of_several: bool,
 }
 
 /// Lookup tables that only a growing store needs.

@@ -64,7 +64,6 @@ struct SearchedRecord {
     /// As it is compared with requests of other families.
     across: Option<Identity>,
     secrets: Vec<Leak>,
-    is_edited: bool,
 }
 
 /// Everything that can be played.
@@ -74,8 +73,6 @@ pub(in crate::player) struct PlayableRecords {
     pub(in crate::player) across: Option<(CassetteIndex, CanonicalRules)>,
     /// In the order of the index: the cassette and its record.
     pub(in crate::player) records: Vec<(usize, CassetteRecord)>,
-    /// Whose answers were edited, by their places.
-    pub(in crate::player) edited: Vec<usize>,
     pub(in crate::player) mcp: Servers,
 }
 
@@ -94,7 +91,7 @@ pub(in crate::player) fn playable(
     for (at, cassette) in config.cassettes.iter_mut().enumerate() {
         records.extend(std::mem::take(&mut cassette.records).into_iter().map(|record| (at, record)));
     }
-    let (mut index, mut found, mut edited) = (CassetteIndex::default(), leaks, Vec::new());
+    let (mut index, mut found) = (CassetteIndex::default(), leaks);
     let mut servable = servable(&records, config.matching.retries);
     if let ModeExceptions::Fork(fork) = &config.selection {
         let playable: Vec<&mut bool> = servable.iter_mut().filter(|it| **it).collect();
@@ -109,9 +106,8 @@ pub(in crate::player) fn playable(
             across.iter_mut().for_each(|(index, _)| index.allow(at, times));
         }
     }
-    for ((at, known), servable) in all.into_iter().enumerate().zip(servable) {
+    for (known, servable) in all.into_iter().zip(servable) {
         found.extend(known.secrets);
-        edited.extend(known.is_edited.then_some(at));
         if let Some((index, _)) = &mut across {
             let is_chat = servable && known.across.is_some();
             index.push(known.across.unwrap_or_else(|| known.identity.clone()), is_chat);
@@ -121,7 +117,7 @@ pub(in crate::player) fn playable(
     let searched = config.cassettes.iter().filter(|cassette| config.refuses_secrets_of(cassette));
     searched.for_each(|cassette| around((&config.secrets, &SeenSecrets::default()), cassette, &mut found));
     if found.is_empty() {
-        Ok(PlayableRecords { index, across, records, edited, mcp })
+        Ok(PlayableRecords { index, across, records, mcp })
     } else {
         Err(CassettePlayerError::Secrets(found.iter().map(Leak::to_string).collect()))
     }
@@ -232,10 +228,9 @@ impl Look<'_> {
         let (across, of_across) = across.map_or((None, None), |(identity, progress)| (Some(identity), progress));
         let refused = config.cassettes.get(cassette).filter(|cassette| config.refuses_secrets_of(cassette));
         let secrets = refused.map(|cassette| secrets::found_in(redactor, record, &cassette.path)).unwrap_or_default();
-        let is_edited = record.side.is_some() && !record.is_as_recorded();
         let messages = body.messages().cloned().unwrap_or_default();
         (
-            SearchedRecord { identity, across, secrets, is_edited },
+            SearchedRecord { identity, across, secrets },
             ConversationState { searched, messages, canonical, across: of_across },
         )
     }

@@ -31,7 +31,7 @@ impl CassettePlayer {
         let (put_back, warnings) = value_plans(&config.cassettes, &config.supplied, |_| true);
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         let put_back = Arc::new(put_back);
-        let PlayableRecords { index, across, records, edited, mcp } = index::playable(&mut config, &put_back)?;
+        let PlayableRecords { index, across, records, mcp } = index::playable(&mut config, &put_back)?;
         let secrets = &config.secrets;
         let begin = |output: &CassetteOutput| {
             if config.if_unended == SessionRecording::Drop {
@@ -51,7 +51,7 @@ impl CassettePlayer {
         let upstream = config.upstream.clone().map(|url| Upstream::new(url, &config.reach));
         let path_of = |at: usize| config.cassettes.get(at).map_or(Path::new(""), |cassette| cassette.path.as_path());
         let fixtures = Fixtures::new(records.iter().map(|(at, record)| (path_of(*at), record)), 0);
-        let mut cassette_player = Self {
+        Ok(Arc::new(Self {
             config,
             index,
             across,
@@ -70,7 +70,6 @@ impl CassettePlayer {
             comparisons,
             environment: OnceLock::new(),
             fault_reader: OnceLock::new(),
-            edited: Vec::new(),
             fresh_ids: AtomicU64::new(0),
             passed: AtomicU64::new(0),
             used,
@@ -78,8 +77,6 @@ impl CassettePlayer {
             recorded_by_sessions: Lock::default(),
             pages: OnceLock::new(),
             journal: OnceLock::new(),
-        };
-        cassette_player.edited = edited.into_iter().map(|at| cassette_player.name_of(at)).collect();
-        Ok(Arc::new(cassette_player))
+        }))
     }
 }

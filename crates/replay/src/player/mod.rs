@@ -151,8 +151,6 @@ pub struct CassettePlayer {
     environment: OnceLock<Vec<EnvironmentChange>>,
     /// What takes the faults of hand-written records, those of sessions' own cassettes too.
     fault_reader: OnceLock<Arc<dyn FaultReader>>,
-    /// Records whose answers were edited, as `file#id`.
-    edited: Vec<String>,
     /// Answers with fresh ids so far.
     fresh_ids: AtomicU64,
     /// Requests that were passed on so far.

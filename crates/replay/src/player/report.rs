@@ -55,7 +55,9 @@ impl CassettePlayer {
         drop(sessions);
         let ended = if session.is_none() { self.earlier.lock().ended } else { 0 };
         let passed = self.passed.load(Relaxed);
-        let (environment, edited) = (self.changes().to_vec(), self.edited.clone());
+        let environment = self.changes().to_vec();
+        let records = self.records.iter().enumerate();
+        let edited = records.filter(|(_, (_, record))| record.is_edited).map(|(at, _)| self.name_of(at)).collect();
         let not_recorded =
             self.recorder.as_ref().or(self.comparer.as_ref()).map(|recorder| recorder.report().missing());
         let unused = self.unused();

@@ -76,7 +76,10 @@ pub(in crate::player) fn of(
     let mut generated = Generated {
         prompt_tokens,
         cached_tokens: counts.cached.unwrap_or(0),
-        max_tokens: token_limit(|name| incoming.body.get(name)?.as_u64()),
+        max_tokens: token_limit(
+            ["max_completion_tokens", "max_tokens", "max_output_tokens"]
+                .map(|name| incoming.body.get(name).unwrap_or(&Value::Null)),
+        ),
         choices: shared(prompt_tokens, short(incoming.prompts()), counts.completion.unwrap_or(0), finishes),
         engine_input: None,
     };
@@ -186,10 +189,11 @@ pub(in crate::player) fn usage_of<'a>(record: &CassetteRecord, shown: &'a Option
     recorded.map(Cow::Owned).or(shown.as_ref().map(Cow::Borrowed))
 }
 
-/// The most tokens that a request lets a choice have, of its fields; 0 where it has no limit.
+/// The most tokens that a request lets a choice have, of its fields `max_completion_tokens`, `max_tokens` and `max_output_tokens`; 0 where
+/// it has no limit.
 #[must_use]
-pub fn token_limit(field: impl FnMut(&'static str) -> Option<u64>) -> u32 {
-    ["max_completion_tokens", "max_tokens", "max_output_tokens"].into_iter().find_map(field).map_or(0, short)
+pub fn token_limit(fields: [&Value; 3]) -> u32 {
+    fields.into_iter().find_map(Value::as_u64).map_or(0, short)
 }
 
 /// The tokens of an answer as those of its choices, which cannot be separated.

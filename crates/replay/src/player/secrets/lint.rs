@@ -93,7 +93,7 @@ pub(in crate::player) fn found_in(redactor: &mut Redactor<'_>, record: &Cassette
     record.tags.iter().for_each(|tag| drop(redactor.text(tag)));
     let leak = |find| Leak { file: file.to_owned(), line: Some(record.line), find };
     let mut leaks: Vec<Leak> = redactor.take_finds().into_iter().map(leak).collect();
-    if let Some(side) = record.side.as_ref().filter(|_| !record.is_as_recorded()) {
+    if let Some(side) = record.side.as_ref().filter(|_| record.is_edited) {
         search_side(redactor, &record.path, side);
         let timing = timing_of(file);
         let of_record = |find: Find| Find { place: format!("record {} {}", record.id, find.place), ..find };

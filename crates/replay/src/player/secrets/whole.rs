@@ -89,8 +89,9 @@ fn redact_record(
     record: &mut CassetteRecord,
     earlier: Option<(SharedList<Value>, SearchedConversation)>,
 ) -> RedactionResult {
+    let was_recorded = record.is_as_recorded();
     let mut side = record.side.take().unwrap_or_default();
-    let (had, was_recorded) = (side != Sidecar::default(), side.answer == record.answer.fingerprint());
+    let had = side != Sidecar::default();
     // The text from before an edit was not searched with the answer.
     let mut stale = Redactor::new(rules).knowing(named);
     if had && !was_recorded {
