@@ -159,9 +159,7 @@ fn what_is_missing_of_a_trace_is_said() {
     // One of whose files is gone.
     let gone = directory.path().join("gone");
     fs::create_dir(&gone).unwrap();
-    let part = |part: u32| {
-        format!("{{\"meta\":{{\"part\":{part},\"started_at\":\"2026-01-01T00:00:00Z\"}}}}\n{SOUND}")
-    };
+    let part = |part: u32| format!("{{\"meta\":{{\"part\":{part},\"started_at\":\"2026-01-01T00:00:00Z\"}}}}\n{SOUND}");
     for (name, number) in [("day.jsonl", 1), ("day.2.jsonl", 3)] {
         file(&gone, name, &part(number));
     }

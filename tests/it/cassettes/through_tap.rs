@@ -170,3 +170,38 @@ async fn another_protocol_is_tunnelled_unless_only_records_answer() {
         assert_eq!(crate::support::client::send(tap.address, &get("/health")).await.status, 404, "it goes on");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_other_form_has_the_ids_that_were_recorded() {
+    let upstream = Upstream::start(|request| {
+        let call = json!({"id": "chatcmpl-tool-8f3a", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+        let message = json!({"role": "assistant", "content": null, "tool_calls": [call]});
+        let chat = json!({"id": "c", "object": "chat.completion", "created": 1, "model": "m",
+            "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]});
+        let text = json!({"type": "output_text", "text": "Hi", "annotations": []});
+        let item = json!({"id": "msg_be72cf82", "type": "message", "role": "assistant", "status": "completed", "content": [text]});
+        let response = json!({"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "status": "incomplete",
+            "incomplete_details": {"reason": "max_output_tokens"}, "output": [item]});
+        let whole = if request.starts_with(b"POST /v1/responses") { response } else { chat };
+        Script { pieces: answer("200 OK", &whole.to_string()), end: End::KeepAlive }
+    })
+    .await;
+    let shelf = Shelf::empty();
+    let tap = shelf.tap(&upstream, &[]);
+    let (asked, mut streamed) = (json!({"model": "m", "input": "a"}), json!({"model": "m", "input": "a"}));
+    streamed["stream"] = true.into();
+    tap.send(CHAT, &chat(&["a"])).await;
+    tap.send("/v1/responses", &asked).await;
+    tap.stop();
+    assert!(shelf.text().contains("call_1"), "{}", shelf.text());
+    let play = shelf.play(&["--strict"]);
+    let mut as_stream = chat(&["a"]);
+    as_stream["stream"] = true.into();
+    let events = play.send(CHAT, &as_stream).await.text();
+    assert!(events.contains("chatcmpl-tool-8f3a") && !events.contains("call_1"), "{events}");
+    let events = play.send("/v1/responses", &streamed).await.text();
+    assert!(events.contains("msg_be72cf82") && !events.contains("call_1"), "{events}");
+    let created =
+        events.lines().find(|line| line.contains("\"response.created\"") && line.starts_with("data")).unwrap();
+    assert!(created.contains("\"incomplete_details\":null"), "{created}");
+}

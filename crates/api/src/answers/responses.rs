@@ -179,7 +179,10 @@ impl ResponseWriter {
 
 pub(super) fn events(body: &Map<String, Value>, out: &mut impl EventSink) {
     let (mut writer, answer) = (ResponseWriter::default(), Value::Object(body.clone()));
-    writer.start(&with(&answer, json!({"status": "in_progress", "output": [], "usage": null})), out);
+    writer.start(
+        &with(&answer, json!({"status": "in_progress", "incomplete_details": null, "output": [], "usage": null})),
+        out,
+    );
     for item in list(body, "output") {
         put_item(&mut writer, item, out);
     }

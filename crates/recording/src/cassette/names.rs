@@ -6,7 +6,10 @@
 //!
 //! See docs/decisions/0077-records-keep-their-places.md.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashMap, HashSet},
+};
 
 use serde_json::{Value, json};
 
@@ -116,6 +119,19 @@ pub(super) fn rename(record: &mut CassetteRecord, body: Value, names: &HashMap<S
 
 pub(super) fn rename_answer(answer: &mut RecordedAnswer, names: &HashMap<String, String>) {
     for_answer(answer, &mut |part| *part = renamed(std::mem::take(part), names));
+}
+
+impl CassetteRecord {
+    /// The answer with the ids that were recorded, where the sidecar has them.
+    #[must_use]
+    pub fn answer_with_ids(&self) -> Cow<'_, RecordedAnswer> {
+        let Some(side) = self.side.as_ref().filter(|side| !side.ids.is_empty()) else {
+            return Cow::Borrowed(&self.answer);
+        };
+        let (mut answer, names) = (self.answer.clone(), side.ids.clone().into_iter().collect());
+        rename_answer(&mut answer, &names);
+        Cow::Owned(answer)
+    }
 }
 
 pub(super) fn ids_of_answer(answer: &RecordedAnswer) -> Vec<String> {

@@ -176,7 +176,7 @@ pub fn other_form(path: &str, body: &[u8], response: &Response, end: Duration) -
 
 /// The whole answer of a record; `None` where it is none: an error, or anything else than generated text.
 fn answer(record: &CassetteRecord, incoming: &IncomingRequest, counter: &Counter) -> Option<Answer> {
-    match &record.answer.content {
+    match &record.answer_with_ids().content {
         AnswerContent::Choices { choices, usage } => {
             let is_chat = choices.iter().any(|choice| choice.contains_key("message"));
             let endpoint = if is_chat { Endpoint::Chat } else { Endpoint::Completions };
