@@ -4,5 +4,6 @@ pub(in crate::play) mod arrival_order;
 pub(in crate::play) mod continuation;
 pub(in crate::play) mod miss;
 pub(in crate::play) mod plan;
+mod planned;
 pub(in crate::play) mod query;
 pub(in crate::play) mod select;
