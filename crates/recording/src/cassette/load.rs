@@ -93,10 +93,8 @@ pub fn load(path: &Path) -> Result<Cassette, CassetteError> {
     let (mut sides, mut cassette) = (sides.map_err(io)?, cassette?);
     cassette.warnings.append(&mut sides.warnings);
     for record in &mut cassette.records {
-        let beside = sides.known.remove(&record.id);
         // What stands in the record itself is what its reader sees.
-        record.side = record.side.take().or(beside);
-        record.compare_with_side();
+        record.join(sides.known.remove(&record.id));
     }
     let edited: Vec<String> = cassette
         .records

@@ -246,8 +246,9 @@ impl CassetteRecord {
         self.side.is_some() && !self.is_edited
     }
 
-    /// Finds out whether the answer was edited, which takes as long as writing it.
-    pub fn compare_with_side(&mut self) {
+    /// Takes its data in the sidecar, where it has none itself, and finds out whether it was edited, which takes as long as writing it.
+    pub fn join(&mut self, beside: Option<Sidecar>) {
+        self.side = self.side.take().or(beside);
         self.is_edited = self.side.as_ref().is_some_and(|side| side.answer != self.answer.fingerprint());
     }
 

@@ -254,6 +254,7 @@ impl Arranging {
             let name = |name: String| names.get(&name).cloned().unwrap_or(name);
             side.ids = std::mem::take(&mut side.ids).into_iter().map(|(short, id)| (name(short), id)).collect();
             (side.id, side.answer) = (record.id, record.answer.fingerprint());
+            record.is_edited = false;
         }
         self.renamed.keep(at, names);
         self.put(at, record);

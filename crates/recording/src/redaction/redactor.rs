@@ -3,15 +3,11 @@
 //! See docs/decisions/0050-how-secrets-are-found.md.
 
 mod json;
+mod seen;
 
-pub use json::looks_like_json;
+pub use self::{json::looks_like_json, seen::SeenSecrets};
 
-use std::{
-    collections::{HashMap, HashSet},
-    fmt,
-    ops::Range,
-    sync::Arc,
-};
+use std::{collections::HashSet, ops::Range, sync::Arc};
 
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
@@ -20,7 +16,6 @@ use self::json::Action;
 use super::{
     Placeholder, RedactionRules,
     edits::{TextReplacement, apply, apply_to_pieces, elided, narrowed},
-    known::KnownSecrets,
     names,
     placeholder::{PLACEHOLDER, has_placeholder, placeholders},
     trail::Trail,
@@ -63,75 +58,12 @@ pub struct Redactor<'a> {
     budget: u64,
 }
 
-/// The secrets of a part of a record: the same ones have the same numbers in the next part. A copy costs nothing.
-#[derive(Debug, Clone, Default)]
-pub struct SeenSecrets(Arc<SecretNumbers>);
-
 /// State of a redactor.
 #[derive(Debug, Clone)]
 pub struct Checkpoint {
     seen: SeenSecrets,
     finds: usize,
     found: u64,
-}
-
-#[derive(Clone, Default)]
-struct SecretNumbers {
-    /// The number of each secret of a kind.
-    numbers: HashMap<Arc<str>, KindNumbers>,
-    /// Secrets found by their names.
-    known: Arc<KnownSecrets>,
-}
-
-impl fmt::Debug for SecretNumbers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Secrets({})", self.numbers.values().map(|numbers| numbers.of.len()).sum::<usize>())
-    }
-}
-
-#[derive(Clone, Default)]
-struct KindNumbers {
-    of: HashMap<Box<str>, usize>,
-    /// The last number that was given, or that a placeholder has that was there before.
-    last: usize,
-}
-
-impl SeenSecrets {
-    /// Secrets that names show, with their kinds, in no order.
-    pub(super) fn named(&self) -> impl Iterator<Item = (String, &Arc<str>)> {
-        self.0.known.values()
-    }
-
-    /// Nothing but secrets that names show.
-    pub(super) fn of_named<'v>(values: impl Iterator<Item = (&'v str, &'v Arc<str>)>) -> Self {
-        let mut known = KnownSecrets::default();
-        values
-            .filter(|(value, _)| known.wants(value))
-            .collect::<Vec<_>>()
-            .into_iter()
-            .for_each(|(value, kind)| known.add(value, kind));
-        Self(Arc::new(SecretNumbers { known: Arc::new(known), ..SecretNumbers::default() }))
-    }
-
-    /// The secrets that have numbers, with their placeholders, in no order.
-    pub fn values(&self) -> impl Iterator<Item = (Placeholder, &str)> {
-        self.0.numbers.iter().flat_map(|(kind, numbers)| {
-            let of = numbers.of.iter();
-            of.map(move |(value, number)| (Placeholder { kind: Arc::clone(kind), number: *number }, &**value))
-        })
-    }
-
-    /// The number of a secret of one kind.
-    #[must_use]
-    pub fn number(&self, kind: &str, secret: &str) -> Option<usize> {
-        self.0.numbers.get(kind)?.of.get(secret).copied()
-    }
-
-    /// The secrets of one kind, with their numbers, in no order.
-    pub fn of_kind(&self, kind: &str) -> impl Iterator<Item = (usize, &str)> {
-        let numbers = self.0.numbers.get(kind).into_iter().flat_map(|numbers| &numbers.of);
-        numbers.map(|(value, number)| (*number, &**value))
-    }
 }
 
 /// One secret that was found.
@@ -416,19 +348,6 @@ impl<'a> Redactor<'a> {
         let placeholder = format!("{PLACEHOLDER}{kind}:{number}]");
         self.work += placeholder.len() as u64;
         placeholder
-    }
-}
-
-impl SecretNumbers {
-    /// The number of a secret among those of its kind, from 1.
-    fn number(&mut self, kind: &Arc<str>, secret: &str) -> usize {
-        let of_kind = self.numbers.entry(Arc::clone(kind)).or_default();
-        if let Some(number) = of_kind.of.get(secret) {
-            return *number;
-        }
-        of_kind.last += 1;
-        of_kind.of.insert(secret.into(), of_kind.last);
-        of_kind.last
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod events;
 mod file;
+mod observers;
 mod sink;
 mod source;
 
@@ -22,13 +23,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, StatusCode, header, request::Parts};
+use http::{HeaderMap, Method, StatusCode, request::Parts};
 use time::OffsetDateTime;
 use tokio::time::Instant;
 
 pub use self::{
     events::EventData,
     file::{OpenedCassette, RecordingTarget},
+    observers::{ExchangeObserver, ProcessObserver},
 };
 use self::{
     sink::{McpSink, RecordSink},
@@ -37,10 +39,6 @@ use self::{
 use crate::{
     mcp::{Sender, Unrecorded},
     player::{CassettePlayer, RecordPlace},
-};
-use net::{
-    server::{BodyError, media_type},
-    upstream::BodyObserver,
 };
 use recording::{
     cassette::CassetteError,
@@ -308,116 +306,6 @@ impl McpRecorder {
     fn submit(&self, number: u64, step: TrafficStep) -> bool {
         let at = self.began.elapsed().as_secs_f64() * 1e3;
         self.recorder.submit(ExchangeStep { number, at, step }).is_ok()
-    }
-}
-
-/// Copies of the lines of one process.
-#[derive(Debug)]
-pub struct ProcessObserver {
-    recorder: Arc<McpRecorder>,
-    account: Box<str>,
-    server: usize,
-    process: u64,
-}
-
-impl ProcessObserver {
-    /// Takes a line before it goes on.
-    pub fn line(&self, sender: Sender, line: &[u8]) {
-        let Self { recorder, account, server, process } = self;
-        let place = if sender == Sender::Client { recorder.place(account) } else { None };
-        let (account, line) = (account.clone(), Bytes::copy_from_slice(line));
-        let line = ProcessLine { account, server: *server, process: *process, sender, line, place };
-        self.submit(recorder.next.fetch_add(1, Relaxed), TrafficStep::Line(Box::new(line)));
-    }
-
-    /// Takes the end of the process.
-    pub fn end(&self, by: Sender) {
-        self.submit(
-            self.process,
-            TrafficStep::Closed { account: self.account.clone(), process: self.process, by: Some(by) },
-        );
-    }
-
-    /// Takes the end of a process that never ran: its lines are not recorded.
-    pub fn abandon(&self) {
-        self.submit(
-            self.process,
-            TrafficStep::Closed { account: self.account.clone(), process: self.process, by: None },
-        );
-    }
-
-    fn submit(&self, number: u64, step: TrafficStep) {
-        if !self.recorder.submit(number, step) {
-            self.recorder.gaps.fetch_add(1, Relaxed);
-        }
-    }
-}
-
-/// Copies of one HTTP exchange, or of one side of a connection over stdio. Dropped before its end, the client has left.
-#[derive(Debug)]
-pub struct ExchangeObserver {
-    /// `None` where nothing is recorded.
-    recorder: Option<Arc<McpRecorder>>,
-    number: u64,
-    has_ended: bool,
-    /// Bytes were refused, and the recorder does not know it yet.
-    lacks: bool,
-}
-
-impl ExchangeObserver {
-    /// Copies of an exchange that is not recorded.
-    #[must_use]
-    pub fn none() -> Self {
-        Self { recorder: None, number: 0, has_ended: true, lacks: false }
-    }
-
-    /// Takes the head of the response.
-    pub fn answered(&mut self, status: StatusCode, headers: &HeaderMap) {
-        let is_readable = !headers.contains_key(header::CONTENT_ENCODING);
-        let form = match media_type(headers) {
-            "text/event-stream" if is_readable => BodyForm::Events,
-            "application/json" if is_readable => BodyForm::Json,
-            _ => BodyForm::Other,
-        };
-        self.submit(TrafficStep::Answered { status, session: session_of(headers), form });
-    }
-
-    /// Takes a line that answers a request of the client and is not the server's: the request did not come to it, or has no answer.
-    pub fn unanswered(&mut self, line: &Bytes) {
-        self.submit(TrafficStep::Unanswered(line.clone()));
-    }
-
-    /// Takes the end of the exchange.
-    pub fn ended(&mut self, end: ExchangeEnd) {
-        if !std::mem::replace(&mut self.has_ended, true) {
-            self.submit(TrafficStep::Ended(end));
-        }
-    }
-
-    fn submit(&mut self, step: TrafficStep) {
-        let Some(recorder) = &self.recorder else { return };
-        if self.lacks {
-            self.lacks = !recorder.submit(self.number, TrafficStep::Lost);
-        }
-        if !recorder.submit(self.number, step) && !std::mem::replace(&mut self.lacks, true) {
-            recorder.gaps.fetch_add(1, Relaxed);
-        }
-    }
-}
-
-impl BodyObserver for ExchangeObserver {
-    fn data(&mut self, bytes: &Bytes) {
-        self.submit(TrafficStep::Bytes(bytes.clone()));
-    }
-
-    fn end(&mut self, error: Option<&BodyError>) {
-        self.ended(if error.is_some() { ExchangeEnd::ServerBroke } else { ExchangeEnd::Whole });
-    }
-}
-
-impl Drop for ExchangeObserver {
-    fn drop(&mut self) {
-        self.ended(ExchangeEnd::ClientLeft);
     }
 }
 
