@@ -148,7 +148,7 @@ pub(super) fn recorded_headers(error: &ApiError, extra: &mut HeaderMap) -> Optio
 /// A stream of server-sent events, one HTTP chunk each; after an error its connection breaks.
 pub(super) fn events<S>(events: S, extra: HeaderMap) -> Response<ResponseBody>
 where
-    S: Stream<Item = Result<Bytes, BodyError>> + Send + 'static,
+    S: Stream<Item = Result<Frame<Bytes>, BodyError>> + Send + 'static,
 {
     events_of_type(StatusCode::OK, HeaderValue::from_static("text/event-stream; charset=utf-8"), events, extra)
 }
@@ -157,13 +157,12 @@ where
 pub(super) fn events_of_type<S>(
     status: StatusCode,
     content_type: HeaderValue,
-    events: S,
+    frames: S,
     extra: HeaderMap,
 ) -> Response<ResponseBody>
 where
-    S: Stream<Item = Result<Bytes, BodyError>> + Send + 'static,
+    S: Stream<Item = Result<Frame<Bytes>, BodyError>> + Send + 'static,
 {
-    let frames = futures_util::TryStreamExt::map_ok(events, Frame::data);
     dressed(status, None, Some(content_type), extra, ResponseBody::new(StreamBody::new(frames)))
 }
 

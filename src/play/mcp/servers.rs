@@ -15,7 +15,7 @@ use futures_util::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header, request::Parts};
 use http_body::Frame;
-use http_body_util::{BodyExt, StreamBody};
+use http_body_util::BodyExt;
 use hyper::body::Incoming as IncomingBody;
 use tokio::time::{sleep, sleep_until, timeout};
 
@@ -356,9 +356,8 @@ fn events(flow: Flow, session: Option<String>) -> Response {
     extra.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
     extra.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     extra.extend(session_header(session));
-    let nothing = stream::empty::<Result<Bytes, BodyError>>();
-    let head = events_of_type(StatusCode::OK, HeaderValue::from_static("text/event-stream"), nothing, extra);
-    head.map(|_| Body::new(StreamBody::new(stream::unfold(flow, Flow::next))))
+    let frames = stream::unfold(flow, Flow::next);
+    events_of_type(StatusCode::OK, HeaderValue::from_static("text/event-stream"), frames, extra).map(Body::new)
 }
 
 /// The response to a request that opens no stream.

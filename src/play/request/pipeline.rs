@@ -21,6 +21,7 @@ use axum::{
 use bytes::Bytes;
 use futures_util::{Stream, TryStreamExt};
 use http::{HeaderMap, Method, uri::PathAndQuery};
+use http_body::Frame;
 use tokio::time::Instant;
 
 use crate::{
@@ -181,7 +182,7 @@ pub(in crate::play) async fn respond(started: Started) -> Result<Response, ApiEr
     let dialect = started.dialect;
     if started.stream {
         let prompt = PromptTokens(started.answer.prompt_tokens());
-        let mut response = events(started.into_events().map_ok(|event| dialect.event(event)), extra);
+        let mut response = events(started.into_events().map_ok(|event| Frame::data(dialect.event(event))), extra);
         response.extensions_mut().insert(prompt);
         Ok(response)
     } else {

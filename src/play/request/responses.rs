@@ -9,6 +9,7 @@ use axum::{extract, response::Response};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use http::{HeaderMap, StatusCode};
+use http_body::Frame;
 
 use crate::{
     api::{
@@ -41,7 +42,7 @@ pub(in crate::play) async fn retrieve(
     let kept = kept.ok_or_else(|| not_found(&id))?;
     match retrieval.events_from {
         None => Ok(json(StatusCode::OK, kept.body(&id)?, HeaderMap::new())),
-        Some(from) => Ok(events(kept.events(&id, from)?.map(Ok), HeaderMap::new())),
+        Some(from) => Ok(events(kept.events(&id, from)?.map(|event| Ok(Frame::data(event))), HeaderMap::new())),
     }
 }
 
@@ -76,7 +77,7 @@ pub(in crate::play) async fn answer(
         kept => kept.map(|(_, keeper)| keeper),
     };
     if making.started.stream {
-        return Ok(events(making.events(keeper), extra));
+        return Ok(events(making.events(keeper).map_ok(Frame::data), extra));
     }
     Ok(json(StatusCode::OK, making.body(keeper.as_ref()).await?, extra))
 }
@@ -152,7 +153,7 @@ fn in_background(kept: &StoredResponses, keeper: ResponseStore, making: Making) 
     let log = making.started.stream.then(EventLogWriter::new);
     keeper.queue(queued.clone(), log.as_ref());
     let answer = match &log {
-        Some(_) => events(kept.events(&id, 0)?.map(Ok), extra),
+        Some(_) => events(kept.events(&id, 0)?.map(|event| Ok(Frame::data(event))), extra),
         None => json(StatusCode::OK, queued, extra),
     };
     let task = tokio::spawn(async move {
