@@ -23,6 +23,7 @@ use std::{ops::ControlFlow, sync::Arc, time::Duration};
 use axum::{extract::Request, response::Response};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header, uri::PathAndQuery};
+use http_body::Frame;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -51,7 +52,7 @@ use crate::{
         trace::{Endpoint, Outcome, Record, Response as Recorded, ResponseContent},
     },
     replay::{
-        delivery::{Clock, RecordedContent, RecordedResponse, ResponseEnd, Wait, class_of, frames_of},
+        delivery::{Clock, RecordedContent, RecordedResponse, ResponseEnd, Wait, class_of, stream_of},
         matching::MatchBy,
         player::{other_form, token_limit},
     },
@@ -173,7 +174,7 @@ impl PlannedResponse {
         }
         let keep_alive = state.config.server.keep_alive.filter(|_| has_comments);
         let content_type = content_type.unwrap_or(HeaderValue::from_static(EVENTS));
-        events_of_type(status, content_type, frames_of(answer, at, wait, keep_alive), headers)
+        events_of_type(status, content_type, stream_of(answer, at, wait, keep_alive, Frame::data), headers)
     }
 }
 

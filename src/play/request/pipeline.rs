@@ -19,7 +19,7 @@ use axum::{
     response::Response,
 };
 use bytes::Bytes;
-use futures_util::{Stream, TryStreamExt};
+use futures_util::Stream;
 use http::{HeaderMap, Method, uri::PathAndQuery};
 use http_body::Frame;
 use tokio::time::Instant;
@@ -182,7 +182,7 @@ pub(in crate::play) async fn respond(started: Started) -> Result<Response, ApiEr
     let dialect = started.dialect;
     if started.stream {
         let prompt = PromptTokens(started.answer.prompt_tokens());
-        let mut response = events(started.into_events().map_ok(|event| Frame::data(dialect.event(event))), extra);
+        let mut response = events(started.into_events(|event| Frame::data(dialect.event(event))), extra);
         response.extensions_mut().insert(prompt);
         Ok(response)
     } else {
@@ -263,9 +263,13 @@ impl Started {
         self
     }
 
-    /// The events of the answer, each at its deadline, and an error where the recorded stream broke off. Dropping the stream, as when the client leaves, frees everything.
-    pub(in crate::play) fn into_events(self) -> impl Stream<Item = Result<Bytes, BodyError>> + Send + 'static {
-        stream_of(self.answer, self.at, self.wait, self.keep_alive)
+    /// The events of the answer in the shape that is wanted, each at its deadline, and an error where the recorded stream broke off. Dropping the
+    /// stream, as when the client leaves, frees everything.
+    pub(in crate::play) fn into_events<T>(
+        self,
+        shape: impl Fn(Bytes) -> T + Send + 'static,
+    ) -> impl Stream<Item = Result<T, BodyError>> + Send + 'static {
+        stream_of(self.answer, self.at, self.wait, self.keep_alive, shape)
     }
 
     /// The body of an answer that is no stream, at the deadline of its last token.

@@ -3,7 +3,7 @@
 //! Without a store nothing is kept: what needs one is refused, and every response is asked for in vain. A response in the
 //! background is made whether or not a client waits for it; it is `queued` until it is over, as on the engine.
 
-use std::sync::Arc;
+use std::{convert::identity, sync::Arc};
 
 use axum::{extract, response::Response};
 use bytes::Bytes;
@@ -121,7 +121,7 @@ impl Making {
         let mut encoder = ResponseEncoder::new(self.request, self.head);
         let mut opening = EventBuffer::default();
         encoder.open(&mut opening);
-        let events = stream::iter(opening).map(Ok).chain(self.started.in_family(encoder).into_events());
+        let events = stream::iter(opening).map(Ok).chain(self.started.in_family(encoder).into_events(identity));
         events.inspect_ok(move |event| {
             if let Some((keeper, body)) = keeper.as_ref().and_then(|keeper| Some((keeper, completed(event)?))) {
                 keeper.keep(body);

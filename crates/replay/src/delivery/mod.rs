@@ -23,7 +23,7 @@ use tokio::{
 
 pub use self::{
     recorded::{EngineToken, RecordedContent, RecordedResponse, ResponseEnd, TokenCounter},
-    stream::{Deliverable, STEPS, TOGETHER, frames_of, stream_of},
+    stream::{Deliverable, STEPS, TOGETHER, stream_of},
 };
 use super::timing::{Pacer, Pacing};
 use base::stats::StreamClass;

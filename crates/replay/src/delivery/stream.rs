@@ -8,8 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::{Stream, TryStreamExt, stream};
-use http_body::Frame;
+use futures_util::{Stream, stream};
 use tokio::{task::yield_now, time::Instant};
 
 use super::{AbortedBy, Gate, Wait, Waited, deadline};
@@ -58,39 +57,28 @@ pub trait Deliverable {
     }
 }
 
-/// The events of a response, each at its deadline, and the error with which it breaks off where it does. Dropping the stream, as when the
-/// client leaves, frees everything.
-pub fn stream_of<A, G>(
+/// The events of a response in the shape that is wanted, such as frames of a body, each at its deadline, and the error with which it breaks
+/// off where it does. Dropping the stream, as when the client leaves, frees everything.
+pub fn stream_of<A, G, T>(
     response: A,
     zero: Instant,
     wait: Wait<G>,
     keep_alive: Option<Duration>,
-) -> impl Stream<Item = Result<Bytes, BodyError>> + Send + 'static
+    shape: impl Fn(Bytes) -> T + Send + 'static,
+) -> impl Stream<Item = Result<T, BodyError>> + Send + 'static
 where
     A: Deliverable + Send + 'static,
     G: Gate + 'static,
 {
-    stream::unfold(StreamDelivery::new(response, zero, wait, keep_alive), async |mut delivery| {
+    let delivery = StreamDelivery::new(response, zero, wait, keep_alive);
+    // Shaped here and not by a stream around this one: each event would pass through that too.
+    stream::unfold((delivery, shape), async |(mut delivery, shape)| {
         if let Some(event) = delivery.next().await {
-            return Some((Ok(event), delivery));
+            return Some((Ok(shape(event)), (delivery, shape)));
         }
         let why = delivery.response.break_off()?;
-        Some((Err(BodyError::Aborted(why)), delivery))
+        Some((Err(BodyError::Aborted(why)), (delivery, shape)))
     })
-}
-
-/// The same as the frames of a body.
-pub fn frames_of<A, G>(
-    response: A,
-    zero: Instant,
-    wait: Wait<G>,
-    keep_alive: Option<Duration>,
-) -> impl Stream<Item = Result<Frame<Bytes>, BodyError>> + Send + 'static
-where
-    A: Deliverable + Send + 'static,
-    G: Gate + 'static,
-{
-    stream_of(response, zero, wait, keep_alive).map_ok(Frame::data)
 }
 
 /// A response that is being delivered.

@@ -4,14 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
-use http_body::Body;
+use http_body::{Body, Frame};
 use http_body_util::{BodyExt, StreamBody};
 use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
     account::http::{plain, put},
-    delivery::{Clock, Gate, RecordedContent, RecordedResponse, ResponseEnd, TokenCounter, Wait, class_of, frames_of},
+    delivery::{Clock, Gate, RecordedContent, RecordedResponse, ResponseEnd, TokenCounter, Wait, class_of, stream_of},
     meter::{chunks_of, event_data},
     player::{
         CassettePlayer,
@@ -223,7 +223,7 @@ impl ReplayedResponse {
         let response = RecordedResponse::new(content, schedule, end, counter).by_tokens(&chunks);
         let body = if is_stream || is_late_failure || end != ResponseEnd::Complete {
             let keep_alive = keep_alive.filter(|_| is_stream && request.endpoint.has_choices());
-            StreamBody::new(frames_of(response, at, wait, keep_alive)).boxed_unsync()
+            StreamBody::new(stream_of(response, at, wait, keep_alive, Frame::data)).boxed_unsync()
         } else {
             match response.body(at, wait).await {
                 Some(body) => whole_body(body),
