@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn an_error_is_shown_in_a_line_without_the_runs_own_secrets() {
-        let headers = [(header::AUTHORIZATION, "Bearer my-own-key-7".to_owned())];
+        let headers = [(http::header::AUTHORIZATION, "Bearer my-own-key-7".to_owned())];
         let shown = |body: &str| beginning(body.as_bytes(), &RedactionRules::default(), &headers);
         assert_eq!(shown(" no\nsuch model "), "no\\nsuch model");
         assert!(shown("wrong key my-own-key-7").starts_with("wrong key "));

@@ -224,17 +224,12 @@ fn plan(state: &ServerState, request: &Candidate) -> Result<RecordedPlan, ApiErr
             let schedule = answer::schedule(&content, &record, &chunks, state.pacing());
             let concurrency = replay.concurrency(Some(selected.record));
             let timing = RecordedTiming { schedule: &schedule, arrived: request.at, concurrency };
-            let metrics = match record.output_tokens > 0 && record.endpoint.is_some_and(Endpoint::generates) {
-                true => {
-                    let permit = state.metrics.admit(1, state.config.server.max_queued)?;
-                    state.response_metrics(
-                        permit,
-                        &answer::generated(state, (&record, response), (request, fields.limit)),
-                        timing,
-                    )?
-                }
-                false => ResponseMetrics::default(),
-            };
+            let mut metrics = ResponseMetrics::default();
+            if record.output_tokens > 0 && record.endpoint.is_some_and(Endpoint::generates) {
+                let permit = state.metrics.admit(1, state.config.server.max_queued)?;
+                let generated = answer::generated(state, (&record, response), (request, fields.limit));
+                metrics = state.response_metrics(permit, &generated, timing)?;
+            }
             let is_stream = matches!(content, RecordedContent::Events(_));
             let breaks_off = is_stream && record.outcome.is_some_and(Outcome::breaks_off);
             let end = if breaks_off { ResponseEnd::Broken } else { ResponseEnd::Complete };
