@@ -130,3 +130,14 @@ async fn a_failure_that_was_written_alone_answers_every_try() {
         assert_eq!(attempt(&play, count).await.status, 500, "try {count}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failure_that_comes_late_has_its_length_as_the_engine_sends_it() {
+    let shelf = Shelf::with(&tape(&[format!("{}  timing: {{ms: 20}}\n", failed(&["a"]))]));
+    let play = Running::start(&["play", "--port", "0", "--cassette", shelf.name(), "--strict"]);
+    let answer = play.send(CHAT, &chat(&["a"])).await;
+    let names: Vec<&str> = answer.headers.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(answer.header("content-length"), Some(answer.body.len().to_string().as_str()), "{names:?}");
+    let place = |name: &str| names.iter().position(|header| *header == name);
+    assert!(place("transfer-encoding").is_none() && place("content-length") < place("content-type"), "{names:?}");
+}

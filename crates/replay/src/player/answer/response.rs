@@ -60,8 +60,8 @@ pub struct ReplayedResponse {
 struct StatusAndHeaders {
     status: u16,
     content_type: &'static str,
-    /// Length that is announced and not kept.
-    announced: Option<usize>,
+    /// Length of a body, also where it is not kept. Without it a body whose head leaves early would be sent in chunks.
+    length: Option<usize>,
     recorded: Vec<(String, String)>,
     /// Of this program.
     own: HeaderMap,
@@ -101,7 +101,7 @@ impl ServedRecord<'_> {
         let (record, fault) = (self.record, self.record.answer.fault);
         let mut generated = generated::of(record, self.incoming, self.counter);
         let totals: Vec<u32> = generated.iter().flat_map(|it| &it.choices).map(|choice| choice.tokens).collect();
-        let mut announced = None;
+        let mut length = None;
         let ContentReply { mut content, content_type, end: complete } = reply;
         renaming.rename(&mut content);
         let (schedule, chunks) = match &mut content {
@@ -114,8 +114,8 @@ impl ServedRecord<'_> {
             RecordedContent::Body(bytes) => {
                 let schedule =
                     ResponseSchedule::body(complete, &streamed_chunks(record, &totals), &totals, self.pacing);
+                length = Some(bytes.len()).filter(|length| *length > 0);
                 if let Some(TransportFault::Truncate { .. }) = fault {
-                    announced = Some(bytes.len());
                     // Half of what is announced, and the connection breaks.
                     bytes.truncate(bytes.len() / 2);
                 }
@@ -135,7 +135,7 @@ impl ServedRecord<'_> {
             head: StatusAndHeaders {
                 status: record.answer.status,
                 content_type,
-                announced,
+                length,
                 recorded,
                 own: HeaderMap::new(),
             },
@@ -244,10 +244,11 @@ impl StatusAndHeaders {
             *response.status_mut() = status;
         }
         let headers = response.headers_mut();
-        put(headers, "content-type", self.content_type);
-        if let Some(length) = self.announced {
+        // In the engine's order.
+        if let Some(length) = self.length {
             put(headers, "content-length", &length.to_string());
         }
+        put(headers, "content-type", self.content_type);
         let is_stream = self.content_type == EVENTS;
         for (name, value) in self.recorded.iter().filter(|(name, _)| !is_of_the_server(name)) {
             // A record may be served in another form than it was recorded in.
