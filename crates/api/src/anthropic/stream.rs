@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use super::{ToolCompletion, signature, stop, usage};
+use super::{REFUSED, ToolCompletion, signature, stop, usage};
 use crate::answers::{
     ChatStep, ChoicePart, FromChat, RawText, TokenCounts, WholeChat,
     messages::{BlockDelta, MessageEnd, MessageWriter},
@@ -34,6 +34,7 @@ pub struct MessageEncoder {
     held: String,
     finish: Option<String>,
     stop: Option<String>,
+    refuses: bool,
     used_tools: bool,
     /// Arguments of the latest call.
     arguments: String,
@@ -58,13 +59,15 @@ impl FromChat for MessageEncoder {
             self.finish = step.finish.map(str::to_owned);
             self.stop = step.stop.map(str::to_owned);
         }
+        let refusal = step.refusal.filter(|text| !text.is_empty());
+        self.refuses |= refusal.is_some();
         if let Some(thinking) = step.reasoning.filter(|text| !text.is_empty()) {
             if self.block != Some(BlockKind::Thinking) {
                 self.open(BlockKind::Thinking, &json!({"type": "thinking", "thinking": ""}), out);
             }
             self.writer.add(BlockDelta::Thinking { thinking }, out);
         }
-        if let Some(text) = step.content.filter(|text| !text.is_empty()) {
+        for text in step.content.filter(|text| !text.is_empty()).into_iter().chain(refusal) {
             match self.block {
                 Some(BlockKind::ToolUse { .. }) => self.held.push_str(text),
                 Some(BlockKind::Text) => self.writer.add(BlockDelta::Text { text }, out),
@@ -97,7 +100,7 @@ impl FromChat for MessageEncoder {
             (true, false) => ToolCompletion::Cut,
             (true, true) => ToolCompletion::Complete,
         };
-        let finish = self.finish.as_deref().unwrap_or("stop");
+        let finish = if self.refuses { REFUSED } else { self.finish.as_deref().unwrap_or("stop") };
         let (stop_reason, stop_sequence) = stop(Some(finish), self.stop.as_deref(), tools);
         self.writer.end(MessageEnd { stop_reason, stop_sequence }, Some(&usage(self.counts)), out);
     }
@@ -163,8 +166,8 @@ fn message_body(chat: &WholeChat<'_>) -> String {
         ChoicePart::Words(TextKind::Reasoning, thought) => {
             Some(json!({"type": "thinking", "thinking": thought, "signature": signature(id, 0)}))
         }
-        ChoicePart::Words(TextKind::Text, text) => Some(json!({"type": "text", "text": text})),
-        ChoicePart::Words(TextKind::Refusal | TextKind::Arguments, _) => None,
+        ChoicePart::Words(TextKind::Text | TextKind::Refusal, text) => Some(json!({"type": "text", "text": text})),
+        ChoicePart::Words(TextKind::Arguments, _) => None,
         ChoicePart::Call(call) => {
             let input: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
             Some(json!({"type": "tool_use", "id": call.id, "name": call.name, "input": input}))
@@ -176,7 +179,9 @@ fn message_body(chat: &WholeChat<'_>) -> String {
     }
     let has_calls = choice.parts.iter().any(|part| matches!(part, ChoicePart::Call(_)));
     let tools = if has_calls { ToolCompletion::Complete } else { ToolCompletion::Unused };
-    let (reason, sequence) = stop(choice.finish_reason, choice.stop, tools);
+    let refuses = choice.parts.iter().any(|part| matches!(part, ChoicePart::Words(TextKind::Refusal, _)));
+    let finish = if refuses { Some(REFUSED) } else { choice.finish_reason };
+    let (reason, sequence) = stop(finish, choice.stop, tools);
     let mut body = Map::new();
     let mut put = |name: &str, value: Value| {
         if !value.is_null() {

@@ -25,7 +25,8 @@ async fn writes_of(lines: &[&str], frames: &[String], is_stream: bool) -> (Vec<S
     let events: Vec<_> = frames.iter().map(|frame| Ok::<_, Infallible>(Frame::data(frame.clone().into()))).collect();
     let inner = StreamBody::new(futures(events));
     let endpoint = Endpoint::Completions;
-    let context = RefusalContext { endpoint, max_model_len: 1, names: Arc::default(), model: String::new() };
+    let context =
+        RefusalContext { endpoint, max_model_len: 1, names: Arc::default(), model: String::new(), rpc_id: None };
     let mut body = FaultedBody::new(inner, is_stream, context, set.choose(&request), Arc::new(|_| {}));
     let mut written = Vec::new();
     loop {
