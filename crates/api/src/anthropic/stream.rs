@@ -20,6 +20,8 @@ const MISSING: [&str; 2] = ["model", "choices"];
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum BlockKind {
     Text,
+    /// A text too, of a chat's refusal.
+    Refusal,
     Thinking,
     ToolUse { id: String, index: usize },
 }
@@ -59,19 +61,19 @@ impl FromChat for MessageEncoder {
             self.finish = step.finish.map(str::to_owned);
             self.stop = step.stop.map(str::to_owned);
         }
-        let refusal = step.refusal.filter(|text| !text.is_empty());
-        self.refuses |= refusal.is_some();
         if let Some(thinking) = step.reasoning.filter(|text| !text.is_empty()) {
             if self.block != Some(BlockKind::Thinking) {
                 self.open(BlockKind::Thinking, &json!({"type": "thinking", "thinking": ""}), out);
             }
             self.writer.add(BlockDelta::Thinking { thinking }, out);
         }
-        for text in step.content.filter(|text| !text.is_empty()).into_iter().chain(refusal) {
-            match self.block {
+        for (kind, text) in [(BlockKind::Text, step.content), (BlockKind::Refusal, step.refusal)] {
+            let Some(text) = text.filter(|text| !text.is_empty()) else { continue };
+            self.refuses |= kind == BlockKind::Refusal;
+            match &self.block {
                 Some(BlockKind::ToolUse { .. }) => self.held.push_str(text),
-                Some(BlockKind::Text) => self.writer.add(BlockDelta::Text { text }, out),
-                Some(BlockKind::Thinking) | None => self.open_text(text, out),
+                Some(open) if *open == kind => self.writer.add(BlockDelta::Text { text }, out),
+                Some(_) | None => self.open_text(kind, text, out),
             }
         }
         for call in step.calls {
@@ -138,8 +140,8 @@ impl MessageEncoder {
         self.block = Some(block);
     }
 
-    fn open_text(&mut self, text: &str, out: &mut EventBuffer) {
-        self.open(BlockKind::Text, &json!({"type": "text", "text": ""}), out);
+    fn open_text(&mut self, kind: BlockKind, text: &str, out: &mut EventBuffer) {
+        self.open(kind, &json!({"type": "text", "text": ""}), out);
         self.writer.add(BlockDelta::Text { text }, out);
     }
 
@@ -153,7 +155,7 @@ impl MessageEncoder {
         self.writer.close(out);
         let held = std::mem::take(&mut self.held);
         if !held.is_empty() {
-            self.open_text(&held, out);
+            self.open_text(BlockKind::Text, &held, out);
             self.close(out);
         }
     }
