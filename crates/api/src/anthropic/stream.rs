@@ -23,7 +23,10 @@ enum BlockKind {
     /// A text too, of a chat's refusal.
     Refusal,
     Thinking,
-    ToolUse { id: String, index: usize },
+    ToolUse {
+        id: String,
+        index: usize,
+    },
 }
 
 /// Encoder of a message.
