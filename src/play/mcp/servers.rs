@@ -41,7 +41,10 @@ use crate::{
     },
     recording::cassette::CassetteError,
     replay::{
-        account::http::{plain, put},
+        account::{
+            JournalEntry,
+            http::{plain, put},
+        },
         mcp::{
             EndpointAnswer, EndpointReply, HttpSender, McpEndpoint, McpForward, McpHeaders, PARAMETER, Servers,
             SessionKey,
@@ -222,8 +225,8 @@ impl McpService {
             let EndpointAnswer { reply, deliveries, place, deadline, journal, served } =
                 endpoint.post(head, &body, &sender);
             streams.deliver(deliveries);
-            let records: Vec<&str> = journal.iter().filter_map(|entry| entry.why.get("record")?.as_str()).collect();
-            let records = records.join(",");
+            let name = |entry: &JournalEntry| entry.why.get("record")?.as_str()?.rsplit('/').next().map(str::to_owned);
+            let records = journal.iter().filter_map(name).collect::<Vec<_>>().join(",");
             player.note_mcp(session, journal);
             player.copy_mcp(served.into_iter().filter_map(|at| endpoint.record(at)));
             Ok((ready(reply)?, place, deadline, records))
