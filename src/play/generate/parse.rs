@@ -245,7 +245,13 @@ impl SequenceParser {
     pub(in crate::play) fn message(&mut self, text: &str, finish: &mut Option<StepFinish>) -> Option<AnswerMessage> {
         let (output, reasoning, counter, ids) = match &mut self.mode {
             ParseMode::Whole { output, reasoning, counter, ids } => (output, reasoning, counter, ids),
-            ParseMode::Stream { kept, .. } => return Some(mem::take(kept)),
+            ParseMode::Stream { kept, .. } => {
+                let message = mem::take(kept);
+                if self.by.parsing.choice == ToolChoice::Auto && !message.calls.is_empty() {
+                    called(finish);
+                }
+                return Some(message);
+            }
         };
         let (parsing, vocabulary) = (&self.by.parsing, &self.by.parsers.vocabulary);
         let by_ids = || count_reasoning_tokens(parsing, vocabulary, output);
@@ -257,10 +263,7 @@ impl SequenceParser {
         // Calls of a message that offers no tools: they are taken out of the text, and nobody gets them.
         let is_offered = parsing.choice != ToolChoice::Auto || !parsing.functions.is_empty();
         match &self.by.parsing.choice {
-            // The engine has this reason for calls that were cut off by the length, too.
-            ToolChoice::Auto if is_offered && !parts.calls.is_empty() => {
-                *finish = finish.take().map(|(_, stop_reason)| (TOOL_CALLS, stop_reason));
-            }
+            ToolChoice::Auto if is_offered && !parts.calls.is_empty() => called(finish),
             ToolChoice::Required => self.by.call(finish),
             ToolChoice::Auto | ToolChoice::Named(_) | ToolChoice::None => {}
         }
@@ -279,6 +282,11 @@ impl SequenceParser {
             calls: parts.calls.into_iter().take(most).map(call).collect(),
         })
     }
+}
+
+/// Makes a whole answer end with its calls. The engine has this reason for those that were cut off by the length, too.
+fn called(finish: &mut Option<StepFinish>) {
+    *finish = finish.take().map(|(_, stop_reason)| (TOOL_CALLS, stop_reason));
 }
 
 /// Adds a step to the parts of an answer.

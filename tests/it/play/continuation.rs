@@ -166,7 +166,7 @@ async fn an_answer_that_is_parsed_goes_on_whole_and_streamed() {
         assert!(all.trim_start() == said, "{whole}");
         body["continue_final_message"] = true.into();
         body["add_generation_prompt"] = false.into();
-        for (cut, stream) in [" dark", ", and", "hello"].iter().flat_map(|word| [(word, false), (word, true)]) {
+        for (cut, stream) in [" dark", ", and", " hello"].iter().flat_map(|word| [(word, false), (word, true)]) {
             let delivered = &all[..all.find(cut).unwrap()];
             body["messages"] = json!([body["messages"][0], {"role": "assistant", "content": delivered}]);
             body["stream"] = stream.into();
@@ -180,11 +180,11 @@ async fn an_answer_that_is_parsed_goes_on_whole_and_streamed() {
             let rest = &rest["choices"][0];
             assert_eq!(delivered.to_owned() + rest["message"]["content"].as_str().unwrap(), all, "{cut}");
             assert!(rest["message"]["reasoning"].is_null(), "{rest}");
-            let function = |message: &Value| message["tool_calls"][0]["function"].clone();
-            assert_eq!(
-                (function(&rest["message"]), calls),
-                (function(message), message["tool_calls"].as_array().unwrap().len())
-            );
+            let functions = |message: &Value| -> Vec<Value> {
+                message["tool_calls"].as_array().into_iter().flatten().map(|call| call["function"].clone()).collect()
+            };
+            assert_eq!(functions(&rest["message"]), functions(message), "{rest}");
+            assert_eq!(functions(message).len(), calls);
             assert_eq!(rest["finish_reason"], whole["choices"][0]["finish_reason"]);
         }
     }
