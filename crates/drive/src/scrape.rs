@@ -122,7 +122,7 @@ impl Page {
 #[derive(Debug)]
 pub struct PageWatch {
     url: String,
-    at_end: Upstream<Empty<Bytes>>,
+    upstream: Upstream<Empty<Bytes>>,
     seen: Arc<Mutex<ScrapedPages>>,
     finish: Arc<Notify>,
     task: JoinHandle<()>,
@@ -147,17 +147,17 @@ impl PageWatch {
     /// Begins to read `/metrics` below this URL every second, at once for the first time; returns when that page is there, or is not.
     pub async fn begin(url: UpstreamUrl, options: &UpstreamOptions) -> Self {
         let (name, seen, finish) = (url.to_string(), Arc::<Mutex<ScrapedPages>>::default(), Arc::<Notify>::default());
-        let (upstream, at_end) = (Upstream::new(url.clone(), options), Upstream::new(url, options));
+        let upstream = Upstream::new(url, options);
         seen.lock().await.add(page(&upstream).await);
-        let watching = watch(upstream, Arc::clone(&seen), Arc::clone(&finish));
-        Self { url: name, at_end, seen, finish, task: tokio::spawn(watching) }
+        let watching = watch(upstream.clone(), Arc::clone(&seen), Arc::clone(&finish));
+        Self { url: name, upstream, seen, finish, task: tokio::spawn(watching) }
     }
 
     /// Reads the last page and returns what was seen; times count from `start`.
     pub async fn end(mut self, start: Instant) -> ServerReport {
         self.finish.notify_one();
         let _ended = (&mut self.task).await;
-        let faults = HitFaults::of(&self.at_end, start).await;
+        let faults = HitFaults::of(&self.upstream, start).await;
         let seen = self.seen.lock().await;
         let (first, last) = (seen.pages.first(), seen.last.as_ref());
         let delta = |of: fn(&Page) -> Option<f64>| {
@@ -290,6 +290,8 @@ impl ScrapedPages {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
 
     const PAGE: &str = "vllm:num_requests_waiting{engine=\"0\"} 3\nvllm:num_requests_waiting{engine=\"1\"} 4\n\
@@ -318,6 +320,27 @@ mod tests {
         let read = |text: &str| HitFaults::read(text, Duration::from_secs(5));
         assert_eq!(read(list), HitFaults::Hits(vec!["reset at event 3 where request=b nth=1".to_owned()]));
         assert!(matches!(read("<html>"), HitFaults::Unknown(_)) && matches!(read("{}"), HitFaults::Unknown(_)));
+    }
+
+    #[tokio::test]
+    async fn faults_are_asked_over_the_connection_of_the_pages() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let serving = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut read = Vec::new();
+            while stream.read_buf(&mut read).await.unwrap() > 0 {
+                if read.ends_with(b"\r\n\r\n") {
+                    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await.unwrap();
+                }
+            }
+            let is_more = tokio::time::timeout(Duration::from_millis(50), listener.accept()).await.is_ok();
+            (String::from_utf8(read).unwrap(), is_more)
+        });
+        let report = PageWatch::begin(url, &UpstreamOptions::default()).await.end(Instant::now()).await;
+        assert_eq!(report.faults, HitFaults::Unknown("/vcr/faults is no list of faults".to_owned()));
+        let (requests, is_more) = serving.await.unwrap();
+        assert!(requests.contains("GET /vcr/faults?hits=") && !is_more, "{requests}");
     }
 
     #[test]

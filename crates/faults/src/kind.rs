@@ -83,6 +83,8 @@ pub struct RefusalContext {
     pub names: Arc<[String]>,
     /// The name that the request has; empty where it has none.
     pub model: String,
+    /// Id of a JSON-RPC request, as MCP servers get.
+    pub rpc_id: Option<serde_json::Value>,
 }
 
 /// A fault in the body of a response.
@@ -236,8 +238,13 @@ mod tests {
 
     #[test]
     fn a_message_that_names_a_parameter_has_it_as_the_engine_does() {
-        let context =
-            RefusalContext { endpoint: Endpoint::Chat, max_model_len: 8, names: Arc::new([]), model: String::new() };
+        let context = RefusalContext {
+            endpoint: Endpoint::Chat,
+            max_model_len: 8,
+            names: Arc::new([]),
+            model: String::new(),
+            rpc_id: None,
+        };
         let body = |line: &str| match line.parse::<Fault>().unwrap().kind {
             FaultKind::Refusal(fault) => fault.error(&context).body(),
             other => panic!("{other:?}"),

@@ -99,7 +99,7 @@ impl RecordCondition {
 
     /// Returns true if the fault concerns an answer of this record. The request takes its place in the sequence where that is asked first.
     pub(crate) fn holds_for(&self, record: Option<&str>) -> bool {
-        let is_it = record.is_some() && record == self.rule.fault.selection.record.as_deref();
+        let is_it = record.is_some_and(|record| self.rule.fault.selection.is_of_record_named(record));
         is_it && *self.concerns.get_or_init(|| self.rule.takes_next_of(self.sequence))
     }
 

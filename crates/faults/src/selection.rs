@@ -66,7 +66,7 @@ pub struct FaultSelection {
     pub prompt: Option<Regex>,
     /// So many answers are in the conversation already.
     pub turn: Option<u64>,
-    /// The record that answers them, as `x-vcr-record` has it.
+    /// The record that answers them, as `x-vcr-record` has it, or the file whose records do; folders before it do not count.
     pub record: Option<String>,
     /// Hash of path and body, as hits are listed.
     pub request: Option<u64>,
@@ -251,6 +251,13 @@ impl FaultSelection {
         let is_of_sender = self.session.is_some() || self.key.is_some() || !self.headers.is_empty();
         let is_of_time = self.from.is_some() || self.until.is_some();
         !(is_of_sender || is_of_time || self.rate.is_some() || self.record.is_some() || self.replica.is_some())
+    }
+
+    /// Returns true for an answer of this record, or of several with it.
+    pub(crate) fn is_of_record_named(&self, record: &str) -> bool {
+        let Some(named) = self.record.as_deref().and_then(|named| named.rsplit('/').next()) else { return false };
+        let is_it = |one: &str| one == named || one.rsplit_once('#').is_some_and(|(file, _)| file == named);
+        is_it(record) || record.split(',').any(is_it)
     }
 
     /// Returns true at a time from the start.

@@ -441,6 +441,21 @@ mod tests {
     }
 
     #[test]
+    fn sequences_by_session_and_key() {
+        let set = set(&["429 where first=1 per=session", "503 where first=1 per=key"], 0);
+        let headers = |key: &str| HeaderMap::from_iter([(http::header::AUTHORIZATION, key.parse().unwrap())]);
+        let chosen = |body: &str, session: Option<&str>, key: &str| -> Vec<usize> {
+            let headers = headers(key);
+            let request = FaultRequest { session, ..request(body, &headers) };
+            set.choose(&request).iter().filter_map(|chosen| chosen.rule).collect()
+        };
+        assert_eq!(chosen("1", Some("s"), "Bearer a"), [0, 1]);
+        assert_eq!(chosen("2", Some("s"), "Bearer b"), [1]);
+        assert_eq!(chosen("3", Some("t"), "Bearer a"), [0]);
+        assert_eq!(chosen("4", None, "Bearer b"), [0]);
+    }
+
+    #[test]
     fn the_same_seed_chooses_the_same_whatever_the_order() {
         let bodies: Vec<String> = (0..2000).map(|number| format!("{{\"n\":{number}}}")).collect();
         let choose = |seed: u64, is_backward: bool| {

@@ -38,9 +38,12 @@ pub(in crate::cli) fn ended(
     (args, concerns): (&CassetteArgs, &[Concern]),
 ) -> Result<PlayerEnd, Failure> {
     cassette_player.into_iter().for_each(CassettePlayer::finish_comparing);
-    let Some(report) = account.map(|account| account.report(None)) else { return Ok(PlayerEnd::Well) };
     let hits = faults.hits(MOST_HITS).into_iter().map(|hit| hit.line);
     let faults = HitFaults::Hits(hits.collect());
+    let Some(report) = account.map(|account| account.report(None)) else {
+        note_faults(&faults);
+        return Ok(PlayerEnd::Well);
+    };
     match cassette_player {
         Some(cassette_player) => cassettes(cassette_player, &report, Some(&faults), args, concerns),
         None => trace(&report, &faults, args, concerns),

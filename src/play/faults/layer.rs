@@ -5,6 +5,8 @@ use std::{convert::Infallible, future::pending, mem, sync::Arc};
 use axum::{body::Body, extract::Request, response::Response};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
+use serde::de::IgnoredAny;
+use serde_json::Value;
 use tokio::time::sleep;
 use tower::Service;
 
@@ -157,7 +159,7 @@ impl FaultLayer {
         let chosen = set.choose_with(&seen, own);
         let mut context = self.context(endpoint);
         if !chosen.is_empty() {
-            context.model = model_of(&body);
+            (context.model, context.rpc_id) = named_in(&body);
         }
         let (requested, replied) = (body.clone(), Arc::default());
         let served = self.faults.log().and_then(|log| log.begin(parts.uri.path(), &body));
@@ -169,17 +171,20 @@ impl FaultLayer {
 
     fn context(&self, endpoint: Endpoint) -> RefusalContext {
         let (max_model_len, names) = (self.max_model_len, Arc::clone(&self.names));
-        RefusalContext { endpoint, max_model_len, names, model: String::new() }
+        RefusalContext { endpoint, max_model_len, names, model: String::new(), rpc_id: None }
     }
 }
 
-/// The model that a request names.
-fn model_of(body: &[u8]) -> String {
-    #[derive(serde::Deserialize)]
-    struct NamedModelOnly {
+/// The model that a request names, and its id where it is one of JSON-RPC.
+fn named_in(body: &[u8]) -> (String, Option<Value>) {
+    #[derive(Default, serde::Deserialize)]
+    struct NamedFields {
         model: Option<String>,
+        jsonrpc: Option<IgnoredAny>,
+        id: Option<Value>,
     }
-    serde_json::from_slice(body).ok().and_then(|named: NamedModelOnly| named.model).unwrap_or_default()
+    let named: NamedFields = serde_json::from_slice(body).unwrap_or_default();
+    (named.model.unwrap_or_default(), named.id.filter(|_| named.jsonrpc.is_some()))
 }
 
 impl FaultedRequest {

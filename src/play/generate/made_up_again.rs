@@ -19,6 +19,7 @@ use crate::{
         generate::{
             begun::{BegunAnswer, ShownText},
             choice::{ChoiceFinish, ChoiceScript, ChoiceTokens},
+            parse::ParsedBy,
             stop::StopStrings,
             synthetic::{ReasoningTokens, hashed, keyed, length},
         },
@@ -45,7 +46,8 @@ pub(super) fn rest(state: &ServerState, wanted: &PromptQuery<'_>) -> Option<Prom
     }
     let samples = if wanted.is_greedy || wanted.seed.is_some() { 1 } else { SAMPLES };
     let stop = Arc::new(StopStrings::new(&wanted.request.stop));
-    let fresh = |prompt: &[u32]| ShownText::new(state, wanted.request, wanted.parsed, &stop, prompt);
+    let parsed = wanted.parsed.map(ParsedBy::stepwise);
+    let fresh = |prompt: &[u32]| ShownText::new(state, wanted.request, parsed.as_ref(), &stop, prompt);
     let (key, begun) = match wanted.beginning {
         AnswerBeginning::None => return None,
         AnswerBeginning::Message(open) => (0..samples).find_map(|sample| {

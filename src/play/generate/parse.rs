@@ -1,6 +1,6 @@
 //! Reasoning and tool calls of one choice, taken out of its text as the server's parsers do.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
 use serde_json::Value;
 
@@ -81,6 +81,11 @@ impl ParsedBy {
         parsers::reasoning_marks(&self.parsing, &self.parsers.vocabulary, prompt, self.streams)
     }
 
+    /// The same, which reads an answer step by step also where it is whole: one of which the beginning was delivered.
+    pub(in crate::play) fn stepwise(&self) -> Self {
+        Self { streams: true, ..self.clone() }
+    }
+
     /// Counts that calls were looked for in a delta or a whole choice.
     fn count(&self, found_calls: bool) {
         self.parsers.tool_calls.count(self.streams, found_calls, self.is_response);
@@ -135,7 +140,8 @@ impl ParsedBy {
     /// The parser of one choice. `seed` makes the ids of its calls.
     pub(in crate::play) fn start(&self, prompt: &[u32], seed: u64) -> SequenceParser {
         let mode = if self.streams {
-            ParseMode::Stream { stream: Box::new(self.stream(prompt, seed)), has_called: false }
+            let stream = Box::new(self.stream(prompt, seed));
+            ParseMode::Stream { stream, has_called: false, kept: AnswerMessage::default() }
         } else {
             let counts_by_text = counts_by_text(&self.parsing, &self.parsers.vocabulary);
             let counter = counts_by_text.then(|| Box::new(self.stream(prompt, seed)));
@@ -179,6 +185,8 @@ enum ParseMode {
     Stream {
         stream: Box<StreamParser>,
         has_called: bool,
+        /// The parts of a whole answer that is read step by step.
+        kept: AnswerMessage,
     },
     Whole {
         output: Vec<u32>,
@@ -207,7 +215,7 @@ impl SequenceParser {
 
     /// The delta of a step of a stream, where it has one; the step's finish reason is made the API's.
     pub(in crate::play) fn event(&mut self, step: &mut ChoiceStep) -> Option<Delta> {
-        let ParseMode::Stream { stream, has_called } = &mut self.mode else { return None };
+        let ParseMode::Stream { stream, has_called, .. } = &mut self.mode else { return None };
         let mut delta = stream.push(&step.text, &step.ids, step.finish.is_some());
         stream.found_calls().into_iter().for_each(|found| self.by.count(found));
         *has_called |= delta.as_ref().is_some_and(|delta| !delta.calls.is_empty());
@@ -221,20 +229,30 @@ impl SequenceParser {
         Some(delta)
     }
 
-    /// Keeps the tokens of a step of a whole answer.
-    pub(in crate::play) fn keep(&mut self, step: &ChoiceStep) {
+    /// Keeps a step of a whole answer.
+    pub(in crate::play) fn keep(&mut self, step: &mut ChoiceStep) {
+        let delta = self.event(step);
         match &mut self.mode {
             ParseMode::Whole { counter: Some(counter), .. } => {
                 counter.push(&step.text, &step.ids, step.finish.is_some());
             }
             ParseMode::Whole { output, .. } => output.extend_from_slice(&step.ids),
-            ParseMode::Stream { .. } => {}
+            ParseMode::Stream { kept, .. } => delta.into_iter().for_each(|delta| add(kept, delta)),
         }
     }
 
     /// The parts of a whole answer's text; its finish reason is made the API's.
     pub(in crate::play) fn message(&mut self, text: &str, finish: &mut Option<StepFinish>) -> Option<AnswerMessage> {
-        let ParseMode::Whole { output, reasoning, counter, ids } = &mut self.mode else { return None };
+        let (output, reasoning, counter, ids) = match &mut self.mode {
+            ParseMode::Whole { output, reasoning, counter, ids } => (output, reasoning, counter, ids),
+            ParseMode::Stream { kept, .. } => {
+                let message = mem::take(kept);
+                if self.by.parsing.choice == ToolChoice::Auto && !message.calls.is_empty() {
+                    called(finish);
+                }
+                return Some(message);
+            }
+        };
         let (parsing, vocabulary) = (&self.by.parsing, &self.by.parsers.vocabulary);
         let by_ids = || count_reasoning_tokens(parsing, vocabulary, output);
         *reasoning = counter.as_ref().map_or_else(by_ids, |counter| counter.reasoning_tokens());
@@ -245,10 +263,7 @@ impl SequenceParser {
         // Calls of a message that offers no tools: they are taken out of the text, and nobody gets them.
         let is_offered = parsing.choice != ToolChoice::Auto || !parsing.functions.is_empty();
         match &self.by.parsing.choice {
-            // The engine has this reason for calls that were cut off by the length, too.
-            ToolChoice::Auto if is_offered && !parts.calls.is_empty() => {
-                *finish = finish.take().map(|(_, stop_reason)| (TOOL_CALLS, stop_reason));
-            }
+            ToolChoice::Auto if is_offered && !parts.calls.is_empty() => called(finish),
             ToolChoice::Required => self.by.call(finish),
             ToolChoice::Auto | ToolChoice::Named(_) | ToolChoice::None => {}
         }
@@ -266,5 +281,26 @@ impl SequenceParser {
             reasoning: parts.reasoning.filter(|_| self.by.sends_reasoning),
             calls: parts.calls.into_iter().take(most).map(call).collect(),
         })
+    }
+}
+
+/// Makes a whole answer end with its calls. The engine has this reason for those that were cut off by the length, too.
+fn called(finish: &mut Option<StepFinish>) {
+    *finish = finish.take().map(|(_, stop_reason)| (TOOL_CALLS, stop_reason));
+}
+
+/// Adds a step to the parts of an answer.
+fn add(message: &mut AnswerMessage, delta: Delta) {
+    let text = |into: &mut Option<String>, text: &str| into.get_or_insert_default().push_str(text);
+    if let DeltaContent::Text(content) = &delta.content {
+        text(&mut message.content, content);
+    }
+    delta.reasoning.iter().for_each(|reasoning| text(&mut message.reasoning, reasoning));
+    for call in delta.calls {
+        if let Some(name) = call.name {
+            message.calls.push(MessageCall { id: call.id.unwrap_or_default(), name, arguments: String::new() });
+        }
+        let last = message.calls.last_mut().zip(call.arguments);
+        last.into_iter().for_each(|(last, arguments)| last.arguments.push_str(&arguments));
     }
 }

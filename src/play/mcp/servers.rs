@@ -41,7 +41,10 @@ use crate::{
     },
     recording::cassette::CassetteError,
     replay::{
-        account::http::{plain, put},
+        account::{
+            JournalEntry,
+            http::{plain, put},
+        },
         mcp::{
             EndpointAnswer, EndpointReply, HttpSender, McpEndpoint, McpForward, McpHeaders, PARAMETER, Servers,
             SessionKey,
@@ -216,21 +219,23 @@ impl McpService {
         let fresh = format!("{:032x}", rand::random::<u128>());
         let (target, streams, player) = (Arc::new(target), Arc::clone(&self.streams), Arc::clone(&self.player));
         let (of_work, message) = (Arc::clone(&target), body.clone());
-        let (ready, place, deadline) = off_the_loop(weight, move || {
+        let (ready, place, deadline, records) = off_the_loop(weight, move || {
             let Target { endpoint, session, head, .. } = &*of_work;
             let sender = HttpSender { session, fresh: &fresh, stream, now: streams.now() };
             let EndpointAnswer { reply, deliveries, place, deadline, journal, served } =
                 endpoint.post(head, &body, &sender);
             streams.deliver(deliveries);
+            let name = |entry: &JournalEntry| entry.why.get("record")?.as_str()?.rsplit('/').next().map(str::to_owned);
+            let records = journal.iter().filter_map(name).collect::<Vec<_>>().join(",");
             player.note_mcp(session, journal);
             player.copy_mcp(served.into_iter().filter_map(|at| endpoint.record(at)));
-            Ok((ready(reply)?, place, deadline))
+            Ok((ready(reply)?, place, deadline, records))
         })
         .await?;
         if let (Some(place), Some(deadline)) = (place.clone(), deadline) {
             self.expire_at(Arc::clone(&target), place, deadline);
         }
-        Ok(match ready {
+        let mut response = match ready {
             Ready::Whole { status, body, session } => whole(&target, status, body, session),
             Ready::Forward(forward) => {
                 let Target { name: server, session, .. } = &*target;
@@ -249,7 +254,11 @@ impl McpService {
                     session,
                 )
             }
-        })
+        };
+        if !records.is_empty() {
+            put(response.headers_mut(), "x-vcr-record", &records);
+        }
+        Ok(response)
     }
 
     fn listen(&self, target: Target) -> Response {

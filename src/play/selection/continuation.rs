@@ -5,8 +5,8 @@
 //! consumed or not; what follows has to be the beginning of its answer, token for token or by its text, and something of the answer has to
 //! be left. So a next turn, which has more than the answer, is none, and a prompt that was recorded itself is that record's.
 //!
-//! Limits: an answer under a constraint, one of several choices (`n`), one of which calls of tools or reasoning were delivered but no content, and an
-//! answer that is parsed and not streamed are not continued. Of several records with the same prompt whose answers begin alike, those
+//! Limits: an answer under a constraint, one of several choices (`n`), and one of which calls of tools or reasoning were delivered but no content are
+//! not continued. Of several records with the same prompt whose answers begin alike, those
 //! that were consumed come first. A prompt whose last characters become one token with the answer's first ones is not recognised.
 //!
 //! See docs/decisions/0124-a-continuation-is-the-same-record.md.
@@ -18,6 +18,7 @@ use crate::{
         ServerState,
         generate::{
             begun::{BegunAnswer, ShownText},
+            parse::ParsedBy,
             stop::StopStrings,
             synthetic::in_place_of,
         },
@@ -145,7 +146,8 @@ impl<'a> AnswerSearch<'a> {
     /// The rest of the answer; `None` where something else was delivered, or all of it.
     fn continuation(&self) -> Option<Continuation> {
         let stop = Arc::new(StopStrings::new(&self.wanted.request.stop));
-        let fresh = || ShownText::new(self.state, self.wanted.request, self.wanted.parsed, &stop, self.prompt);
+        let parsed = self.wanted.parsed.map(ParsedBy::stepwise);
+        let fresh = || ShownText::new(self.state, self.wanted.request, parsed.as_ref(), &stop, self.prompt);
         let begun = match (self.wanted.beginning, self.behind()) {
             (AnswerBeginning::Message(open), _) => ShownText::after_text(fresh, &self.ids, &open.content)?,
             (_, []) => return None,

@@ -57,8 +57,7 @@ pub(in crate::play) struct PromptQuery<'a> {
 impl PromptQuery<'_> {
     /// Checks whether a request is one that could continue an answer.
     pub(in crate::play) fn may_continue(&self) -> bool {
-        let is_known = self.parsed.is_none() || self.request.stream;
-        is_known && self.choices == 1 && self.media.is_none() && !self.request.is_constrained()
+        self.choices == 1 && self.media.is_none() && !self.request.is_constrained()
     }
 }
 

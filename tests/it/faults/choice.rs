@@ -109,4 +109,11 @@ async fn the_flags_of_llm_d_become_lines() {
         seen.insert(status(&ask(server.address, &numbered(number), None).await.head).to_owned());
     }
     assert_eq!(seen, BTreeSet::from(["429".to_owned(), "503".to_owned()]));
+    let (_, said) = server.stop();
+    let listed = said.split_once("40 faults happened; each of these flags repeats one:\n").map(|(_, listed)| listed);
+    assert!(
+        listed.is_some_and(|listed| listed.starts_with("  --fault 'rate_limit where request=")
+            || listed.starts_with("  --fault 'server_error where request=")),
+        "{said}"
+    );
 }

@@ -345,7 +345,8 @@ pub(super) const HEAD_PROOFS: &[HeadProof] = &[
 ];
 
 /// Kinds before the answer of which there is no answer.
-const NO_ANSWER: &[(&str, Ending)] = &[("hang", Ending::Open), ("reset", Ending::Reset), ("close", Ending::Cut)];
+pub(super) const NO_ANSWER: &[(&str, Ending)] =
+    &[("hang", Ending::Open), ("reset", Ending::Reset), ("close", Ending::Cut)];
 
 #[test]
 fn every_kind_has_a_proof() {

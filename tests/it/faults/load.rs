@@ -140,7 +140,7 @@ async fn run(source: &[&str], lines: &[&str]) -> BTreeSet<String> {
     // What is counted of each request, and the list, are all that grows.
     assert!(memory[9] < memory[1] + 60, "{memory:?}");
     let (_, said) = server.stop();
-    eprintln!("{}", said.lines().filter(|line| line.contains("late by")).collect::<Vec<_>>().join("\n"));
+    eprintln!("{}", said.lines().filter(|line| line.contains("lateness of")).collect::<Vec<_>>().join("\n"));
     list.into_iter().collect()
 }
 

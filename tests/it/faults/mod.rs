@@ -4,6 +4,7 @@ mod choice;
 mod hot;
 mod kinds;
 mod load;
+mod mcp;
 mod pages;
 mod replies;
 mod sources;

@@ -241,11 +241,34 @@ fn events_of(answer: &client::Answer) -> Vec<Value> {
     events.iter().map(|data| serde_json::from_str(data).unwrap_or_else(|_| panic!("{data}"))).collect()
 }
 
+/// A chat's record with a refusal, as the other families have it.
+const REFUSED: &str = "vcr: 1\nrecords:\n- match: {contains: recorded}\n  answer: {message: {role: assistant, content: null, refusal: Certainly not.}}\n";
+
+#[tokio::test]
+async fn a_refusal_is_the_text_of_a_message_and_why_it_stops() {
+    let written = Shelf::with(REFUSED);
+    let record = cassettes::record(&["recorded"], "one");
+    let recorded = record.replace("content: \"one\"", "content: null, refusal: Certainly not.");
+    assert_ne!(recorded, record);
+    let recorded = Shelf::with(&tape(&[recorded]));
+    for (shelf, flags) in [(&written, &[][..]), (&recorded, &["--cross-api", "--on-exhausted", "last"])] {
+        let play = shelf.play(flags);
+        let mut body = plain("/v1/messages", "m");
+        body["messages"] = cassettes::chat(&["recorded"])["messages"].clone();
+        let whole = play.send("/v1/messages", &body).await.json();
+        assert_eq!(whole["content"], json!([{"type": "text", "text": "Certainly not."}]), "{whole}");
+        assert_eq!(whole["stop_reason"], "refusal", "{whole}");
+        body["stream"] = true.into();
+        let events = events_of(&play.send("/v1/messages", &body).await);
+        let text: String = events.iter().filter_map(|event| event["delta"]["text"].as_str()).collect();
+        assert_eq!(text, "Certainly not.");
+        assert!(events.iter().any(|event| event["delta"]["stop_reason"] == "refusal"), "{events:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_refusal_is_a_part_of_a_response() {
-    let shelf = Shelf::with(
-        "vcr: 1\nrecords:\n- match: {contains: recorded}\n  answer: {message: {role: assistant, content: null, refusal: Certainly not.}}\n",
-    );
+    let shelf = Shelf::with(REFUSED);
     let cassette = ["--cassette", shelf.name()];
     let words = "I'm sorry, but I can't help with that.";
     for (flags, input, refused) in

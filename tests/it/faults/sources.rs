@@ -135,6 +135,31 @@ async fn only_requests_that_the_record_answers_are_counted() {
 }
 
 #[tokio::test]
+async fn a_record_is_named_by_its_file_and_number_with_or_without_folders() {
+    let tape = tape(&[cassettes::record(&["hello"], "one"), cassettes::record(&["bye"], "two")]);
+    let shelf = Shelf::with(&tape);
+    let in_folder = format!("{}#1", shelf.name());
+    for (named, statuses) in [
+        ("tape.yaml#1", [200, 503]),
+        (in_folder.as_str(), [200, 503]),
+        ("tape.yaml", [503, 503]),
+        ("ape.yaml#1", [200, 200]),
+    ] {
+        let server = shelf.play(&["--fault", &format!("503 where record={named}")]);
+        let asked = async |text: &str| server.send(CHAT, &cassettes::chat(&[text])).await.status;
+        assert_eq!([asked("hello").await, asked("bye").await], statuses, "{named}");
+    }
+    let ids = tokenizer().encode(TEXT, SpecialTokens::Skip).unwrap();
+    let records = vec![record(&ids, Duration::ZERO, FinishReason::Stop); 3];
+    let server =
+        start(Config { faults: faults(&["503 where record=1"], 0), ..config(&[MatchBy::Next], records) }).await;
+    let both = json!({"prompt": ["x", "y"]});
+    assert!(ask(server.address, &request(COMPLETIONS, &both), None).await.head.starts_with("http/1.1 503 "));
+    let third = ask(server.address, &request(COMPLETIONS, &json!({"prompt": "z"})), None).await;
+    assert!(third.head.starts_with("http/1.1 200 "), "{}", third.head);
+}
+
+#[tokio::test]
 async fn streams_that_broke_off_do_so_again() {
     let ids = tokenizer().encode(TEXT, SpecialTokens::Skip).unwrap();
     let whole = record(&ids, Duration::ZERO, FinishReason::Stop);

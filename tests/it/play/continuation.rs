@@ -11,6 +11,7 @@ use vllm_vcr::{
     play::{Config, Fleet, FleetScript, Player, Source, Synthetic, Unmatched},
     recording::trace::{FinishReason, Record},
     replay::matching::{MatchBy, MinMatch},
+    text::parsers::{Formats, ReasoningFormat, ToolFormat},
     text::prompt::{BlockHashAlgorithm, BlockHasher, SkipSpecial, SpecialTokens},
 };
 
@@ -136,6 +137,56 @@ async fn a_chat_goes_on_from_its_last_message() {
         assert!(got.header("x-vcr-match").unwrap().ends_with(&format!(";from={k}")), "{:?}", got.headers);
         let rest = if stream { streamed(&got).0 } else { content(&got.json()) };
         assert_eq!(said + &rest, all);
+    }
+}
+
+/// Of what was parsed, the content was delivered: the rest of it follows, and the calls behind it.
+#[tokio::test]
+async fn an_answer_that_is_parsed_goes_on_whole_and_streamed() {
+    let call = "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": \"sea\"}}\n</tool_call>";
+    let qwen3 = Formats { reasoning: Some(ReasoningFormat::Qwen3), tools: None };
+    let hermes = Formats { reasoning: None, tools: Some(ToolFormat::Hermes) };
+    let said = "It was a dark and stormy night, and the wind said hello.";
+    for (parsers, answer, calls) in
+        [(qwen3, format!("<think>\nHm.\n</think>\n\n{said}"), 0), (hermes, format!("{said}{call}"), 1)]
+    {
+        let mut body =
+            json!({"model": "m", "max_tokens": 200, "messages": [{"role": "user", "content": "Tell me a story."}]});
+        if calls > 0 {
+            body["tools"] =
+                json!([{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]);
+        }
+        let probe = serve(vec![record(&[1], MS, FinishReason::Stop)]).await;
+        let rendered = ask(&probe, "/tokenize", body.clone()).await.json();
+        let prompt: Vec<u32> = serde_json::from_value(rendered["tokens"].clone()).unwrap();
+        let records = vec![recorded(&prompt, &ids(&answer))];
+        let server = start(Config { parsers, ..config(&[MatchBy::Auto], records) }).await;
+        let whole = ask(&server, CHAT, body.clone()).await.json();
+        let all = content(&whole);
+        assert!(all.trim_start() == said, "{whole}");
+        body["continue_final_message"] = true.into();
+        body["add_generation_prompt"] = false.into();
+        for (cut, stream) in [" dark", ", and", " hello"].iter().flat_map(|word| [(word, false), (word, true)]) {
+            let delivered = &all[..all.find(cut).unwrap()];
+            body["messages"] = json!([body["messages"][0], {"role": "assistant", "content": delivered}]);
+            body["stream"] = stream.into();
+            let got = ask(&server, CHAT, body.clone()).await;
+            assert!(got.header("x-vcr-match").unwrap().contains(";from="), "{cut} {stream}: {:?}", got.headers);
+            if stream {
+                assert_eq!(delivered.to_owned() + &streamed(&got).0, all, "{cut}");
+                continue;
+            }
+            let (rest, message) = (got.json(), &whole["choices"][0]["message"]);
+            let rest = &rest["choices"][0];
+            assert_eq!(delivered.to_owned() + rest["message"]["content"].as_str().unwrap(), all, "{cut}");
+            assert!(rest["message"]["reasoning"].is_null(), "{rest}");
+            let functions = |message: &Value| -> Vec<Value> {
+                message["tool_calls"].as_array().into_iter().flatten().map(|call| call["function"].clone()).collect()
+            };
+            assert_eq!(functions(&rest["message"]), functions(message), "{rest}");
+            assert_eq!(functions(message).len(), calls);
+            assert_eq!(rest["finish_reason"], whole["choices"][0]["finish_reason"]);
+        }
     }
 }
 

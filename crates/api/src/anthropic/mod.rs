@@ -55,6 +55,9 @@ enum ToolCompletion {
     Complete,
 }
 
+/// Finish of a chat that was filtered, and here of one with a refusal. The engine never sends either, a recorded or written answer may.
+const REFUSED: &str = "content_filter";
+
 /// `stop_reason` and `stop_sequence` for a chat's finish.
 fn stop<'a>(
     finish: Option<&str>,
@@ -63,8 +66,7 @@ fn stop<'a>(
 ) -> (Option<&'static str>, Option<&'a str>) {
     match finish {
         Some("length") => (Some("max_tokens"), None),
-        // The engine never sends it, a recorded or written answer may.
-        Some("content_filter") => (Some("refusal"), None),
+        Some(REFUSED) => (Some("refusal"), None),
         Some("stop" | "tool_calls") if tools == ToolCompletion::Complete => (Some("tool_use"), None),
         Some(finish @ ("stop" | "tool_calls")) => match stop {
             Some(text) => (Some("stop_sequence"), Some(text)),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use super::{ToolCompletion, signature, stop, usage};
+use super::{REFUSED, ToolCompletion, signature, stop, usage};
 use crate::answers::{
     ChatStep, ChoicePart, FromChat, RawText, TokenCounts, WholeChat,
     messages::{BlockDelta, MessageEnd, MessageWriter},
@@ -20,8 +20,13 @@ const MISSING: [&str; 2] = ["model", "choices"];
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum BlockKind {
     Text,
+    /// A text too, of a chat's refusal.
+    Refusal,
     Thinking,
-    ToolUse { id: String, index: usize },
+    ToolUse {
+        id: String,
+        index: usize,
+    },
 }
 
 /// Encoder of a message.
@@ -34,6 +39,7 @@ pub struct MessageEncoder {
     held: String,
     finish: Option<String>,
     stop: Option<String>,
+    refuses: bool,
     used_tools: bool,
     /// Arguments of the latest call.
     arguments: String,
@@ -64,11 +70,13 @@ impl FromChat for MessageEncoder {
             }
             self.writer.add(BlockDelta::Thinking { thinking }, out);
         }
-        if let Some(text) = step.content.filter(|text| !text.is_empty()) {
-            match self.block {
+        for (kind, text) in [(BlockKind::Text, step.content), (BlockKind::Refusal, step.refusal)] {
+            let Some(text) = text.filter(|text| !text.is_empty()) else { continue };
+            self.refuses |= kind == BlockKind::Refusal;
+            match &self.block {
                 Some(BlockKind::ToolUse { .. }) => self.held.push_str(text),
-                Some(BlockKind::Text) => self.writer.add(BlockDelta::Text { text }, out),
-                Some(BlockKind::Thinking) | None => self.open_text(text, out),
+                Some(open) if *open == kind => self.writer.add(BlockDelta::Text { text }, out),
+                Some(_) | None => self.open_text(kind, text, out),
             }
         }
         for call in step.calls {
@@ -97,7 +105,7 @@ impl FromChat for MessageEncoder {
             (true, false) => ToolCompletion::Cut,
             (true, true) => ToolCompletion::Complete,
         };
-        let finish = self.finish.as_deref().unwrap_or("stop");
+        let finish = if self.refuses { REFUSED } else { self.finish.as_deref().unwrap_or("stop") };
         let (stop_reason, stop_sequence) = stop(Some(finish), self.stop.as_deref(), tools);
         self.writer.end(MessageEnd { stop_reason, stop_sequence }, Some(&usage(self.counts)), out);
     }
@@ -135,8 +143,8 @@ impl MessageEncoder {
         self.block = Some(block);
     }
 
-    fn open_text(&mut self, text: &str, out: &mut EventBuffer) {
-        self.open(BlockKind::Text, &json!({"type": "text", "text": ""}), out);
+    fn open_text(&mut self, kind: BlockKind, text: &str, out: &mut EventBuffer) {
+        self.open(kind, &json!({"type": "text", "text": ""}), out);
         self.writer.add(BlockDelta::Text { text }, out);
     }
 
@@ -150,7 +158,7 @@ impl MessageEncoder {
         self.writer.close(out);
         let held = std::mem::take(&mut self.held);
         if !held.is_empty() {
-            self.open_text(&held, out);
+            self.open_text(BlockKind::Text, &held, out);
             self.close(out);
         }
     }
@@ -163,8 +171,8 @@ fn message_body(chat: &WholeChat<'_>) -> String {
         ChoicePart::Words(TextKind::Reasoning, thought) => {
             Some(json!({"type": "thinking", "thinking": thought, "signature": signature(id, 0)}))
         }
-        ChoicePart::Words(TextKind::Text, text) => Some(json!({"type": "text", "text": text})),
-        ChoicePart::Words(TextKind::Refusal | TextKind::Arguments, _) => None,
+        ChoicePart::Words(TextKind::Text | TextKind::Refusal, text) => Some(json!({"type": "text", "text": text})),
+        ChoicePart::Words(TextKind::Arguments, _) => None,
         ChoicePart::Call(call) => {
             let input: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
             Some(json!({"type": "tool_use", "id": call.id, "name": call.name, "input": input}))
@@ -176,7 +184,9 @@ fn message_body(chat: &WholeChat<'_>) -> String {
     }
     let has_calls = choice.parts.iter().any(|part| matches!(part, ChoicePart::Call(_)));
     let tools = if has_calls { ToolCompletion::Complete } else { ToolCompletion::Unused };
-    let (reason, sequence) = stop(choice.finish_reason, choice.stop, tools);
+    let refuses = choice.parts.iter().any(|part| matches!(part, ChoicePart::Words(TextKind::Refusal, _)));
+    let finish = if refuses { Some(REFUSED) } else { choice.finish_reason };
+    let (reason, sequence) = stop(finish, choice.stop, tools);
     let mut body = Map::new();
     let mut put = |name: &str, value: Value| {
         if !value.is_null() {

@@ -1,8 +1,9 @@
 //! Writes of bodies with faults in them.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures_util::StreamExt;
 use http::HeaderMap;
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
@@ -19,13 +20,19 @@ async fn writes(lines: &[&str]) -> (Vec<String>, bool) {
 
 /// The first thousand writes that become of these frames.
 async fn writes_of(lines: &[&str], frames: &[String], is_stream: bool) -> (Vec<String>, bool) {
+    paced_writes_of(lines, (frames, Duration::ZERO), is_stream).await
+}
+
+/// The same of frames that come so long after each other, the first one after the head.
+async fn paced_writes_of(lines: &[&str], (frames, gap): (&[String], Duration), is_stream: bool) -> (Vec<String>, bool) {
     let set = FaultSet::new(lines.iter().map(|line| line.parse().unwrap()).collect(), 0);
     let request =
         FaultRequest { path: "/v1/completions", headers: &HeaderMap::new(), body: b"", session: None, replica: 0 };
     let events: Vec<_> = frames.iter().map(|frame| Ok::<_, Infallible>(Frame::data(frame.clone().into()))).collect();
-    let inner = StreamBody::new(futures(events));
+    let inner = StreamBody::new(futures(events, gap));
     let endpoint = Endpoint::Completions;
-    let context = RefusalContext { endpoint, max_model_len: 1, names: Arc::default(), model: String::new() };
+    let context =
+        RefusalContext { endpoint, max_model_len: 1, names: Arc::default(), model: String::new(), rpc_id: None };
     let mut body = FaultedBody::new(inner, is_stream, context, set.choose(&request), Arc::new(|_| {}));
     let mut written = Vec::new();
     loop {
@@ -42,8 +49,14 @@ async fn writes_of(lines: &[&str], frames: &[String], is_stream: bool) -> (Vec<S
 
 fn futures(
     events: Vec<Result<Frame<Bytes>, Infallible>>,
+    gap: Duration,
 ) -> impl futures_util::Stream<Item = Result<Frame<Bytes>, Infallible>> + Unpin {
-    futures_util::stream::iter(events)
+    Box::pin(futures_util::stream::iter(events).then(move |event| async move {
+        if !gap.is_zero() {
+            tokio::time::sleep(gap).await;
+        }
+        event
+    }))
 }
 
 #[tokio::test]
@@ -55,6 +68,26 @@ async fn writes_end_at_the_named_bytes() {
     assert_eq!(written, ["dat", "a:1\n\n", "dat", "a:2\n\n", "data:3\n\n", "data:4\n\n"]);
     let (written, _) = writes(&["crlf", "split-at:8"]).await;
     assert_eq!(written[..2], ["data:1\r\n", "\r\n"], "bytes are counted as they are sent");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fault_at_a_time_comes_so_long_after_the_head() {
+    let events: Vec<String> = (1..=4).map(|number| format!("data:{number}\n\n")).collect();
+    let two = events[..2].to_vec();
+    let with = |more: &str| [two.as_slice(), &[more.to_owned()], &events[2..]].concat();
+    for (line, written, ends, took) in [
+        ("truncate at time 100ms", two.clone(), true, 100),
+        ("close at time 100ms", two.clone(), false, 100),
+        ("keep-alive:1 at time 100ms", with(": keep-alive\n\n"), true, 160),
+        // The last event's 40 ms begin when it is asked for.
+        ("stall:200ms at time 100ms", events.clone(), true, 340),
+        ("malformed at time 100ms", events.clone(), true, 160),
+        ("truncate at time 170ms", events.clone(), true, 160),
+    ] {
+        let start = tokio::time::Instant::now();
+        let found = paced_writes_of(&[line], (&events, Duration::from_millis(40)), true).await;
+        assert_eq!((found.0, found.1, start.elapsed().as_millis()), (written, ends, took), "{line}");
+    }
 }
 
 #[tokio::test]
