@@ -149,7 +149,7 @@ pub struct LogprobsTensors {
 }
 
 impl LogprobsTensors {
-    /// As numpy arrays, which outputs have, with one more field (`LogprobsLists`); in 0.10 as lists of numbers, which are not read here.
+    /// As numpy arrays, which outputs have, with one more field (`LogprobsLists`); in 0.10 as lists of numbers.
     fn lists(&self, family: VersionFamily) -> MsgpackValue {
         if family.has_plain_logprobs() {
             let rows = |values: Vec<MsgpackValue>| {
@@ -184,9 +184,30 @@ impl LogprobsTensors {
         ]
     }
 
+    /// Reads lists of numbers.
+    fn read_plain([ids, logprobs, ranks]: [&[MsgpackValue]; 3]) -> Option<Self> {
+        fn cells(rows: &[MsgpackValue]) -> impl Iterator<Item = &MsgpackValue> {
+            rows.iter().filter_map(MsgpackValue::as_array).flatten()
+        }
+        let number = |value: &MsgpackValue| u32::try_from(value.as_u64()?).ok();
+        #[allow(clippy::cast_possible_truncation)] // it was one of 32 bits
+        let logprob = |value: &MsgpackValue| value.as_f64().map(|value| value as f32);
+        let read = Self {
+            width: ids.first().and_then(MsgpackValue::as_array).map_or(0, <[_]>::len),
+            token_ids: cells(ids).map(number).collect::<Option<_>>()?,
+            logprobs: cells(logprobs).map(logprob).collect::<Option<_>>()?,
+            ranks: ranks.iter().map(number).collect::<Option<_>>()?,
+        };
+        let cells = read.width.checked_mul(read.ranks.len())?;
+        (read.token_ids.len() == cells && read.logprobs.len() == cells).then_some(read)
+    }
+
     /// Reads them; `None` where they have another form. Tensors may be in the frames after the message.
     fn read(value: &MsgpackValue, frames: &[Vec<u8>]) -> Option<Self> {
         let [ids, logprobs, ranks, ..] = value.as_array()? else { return None };
+        if ids.as_array()?.first().is_none_or(|first| first.as_array().is_some()) {
+            return Self::read_plain([ids.as_array()?, logprobs.as_array()?, ranks.as_array()?]);
+        }
         let (shape, ids) = tensor(ids, frames)?;
         let (_, logprobs) = tensor(logprobs, frames)?;
         let (_, ranks) = tensor(ranks, frames)?;

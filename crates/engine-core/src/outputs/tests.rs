@@ -52,9 +52,6 @@ fn what_is_written_for_a_version_is_read_for_it() {
         if family.last < (0, 20) {
             expected.outputs[0].prefill_stats = None;
         }
-        if family.last < (0, 11) {
-            expected.outputs[0].new_logprobs = None;
-        }
         assert_eq!(WireOutputs::read(&written.to_bytes(family), &[], family), Ok(expected), "{family:?}");
     }
 }
