@@ -27,6 +27,8 @@ pub struct EngineAddresses {
     pub coordinator_input: Option<String>,
     /// Where it reads figures.
     pub coordinator_output: Option<String>,
+    /// Whether ranks are to agree on each step: it names where they meet, as for mixtures of experts.
+    pub are_in_lock_step: bool,
 }
 
 impl EngineAddresses {
@@ -53,7 +55,10 @@ impl EngineAddresses {
             return Err(absent("outputs", "as long as inputs"));
         }
         let (coordinator_input, coordinator_output) = (one("coordinator_input"), one("coordinator_output"));
-        Ok(Self { inputs, outputs, coordinator_input, coordinator_output })
+        let meeting = value.get("parallel_config");
+        let are_in_lock_step =
+            meeting.is_some_and(|fields| matches!(fields, MsgpackValue::Map(fields) if !fields.is_empty()));
+        Ok(Self { inputs, outputs, coordinator_input, coordinator_output, are_in_lock_step })
     }
 }
 
@@ -161,6 +166,7 @@ mod tests {
         };
         let read = init(&[list("inputs", 2), list("outputs", 2)]).unwrap();
         assert_eq!((read.inputs.len(), read.outputs.len(), read.coordinator_input), (2, 2, None));
+        assert!(!read.are_in_lock_step);
         let uneven = init(&[list("inputs", 2), list("outputs", 1)]).unwrap_err();
         assert_eq!(uneven.to_string(), "EngineHandshakeMetadata.outputs is not as long as inputs");
         assert!(init(&[list("inputs", 0), list("outputs", 0)]).is_err());

@@ -1,5 +1,7 @@
 //! What an engine sends: `EngineCoreOutputs`, written for and read from every family of versions.
 
+use std::borrow::Cow;
+
 use crate::{MessageError, layout::VersionFamily, msgpack::MsgpackValue};
 
 /// Name of the struct in vLLM.
@@ -51,6 +53,48 @@ pub struct WireOutput {
     pub kv_transfer_params: Option<MsgpackValue>,
     /// Figures of its prompt, with its first token.
     pub prefill_stats: Option<PrefillStats>,
+    /// `RequestError`, why it ends with an error; since 0.33.
+    pub error: Option<RequestError>,
+}
+
+/// `RequestError`: why a request ends with an error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestError {
+    /// Its kind, in vLLM's words.
+    pub code: Cow<'static, str>,
+    /// For people.
+    pub message: Cow<'static, str>,
+    /// Whether it may succeed later.
+    pub retryable: bool,
+}
+
+impl RequestError {
+    /// A paused engine's.
+    pub const PAUSED: Self = Self {
+        code: Cow::Borrowed("engine_paused"),
+        message: Cow::Borrowed("Generation is paused. Please retry after it resumes."),
+        retryable: true,
+    };
+
+    /// That of a request that the engine cannot serve.
+    #[must_use]
+    pub fn failed(reason: &str) -> Self {
+        Self { code: "generation_error".into(), message: reason.to_owned().into(), retryable: false }
+    }
+
+    fn value(&self) -> MsgpackValue {
+        MsgpackValue::map([
+            ("code", self.code.as_ref().into()),
+            ("message", self.message.as_ref().into()),
+            ("retryable", self.retryable.into()),
+        ])
+    }
+
+    fn read(value: &MsgpackValue) -> Option<Self> {
+        let text = |name| value.get(name).and_then(MsgpackValue::as_str).map(|text| text.to_owned().into());
+        let retryable = value.get("retryable").and_then(MsgpackValue::as_bool).unwrap_or(false);
+        Some(Self { code: text("code")?, message: text("message")?, retryable })
+    }
 }
 
 /// Tokens of a prompt, by where they come from.
@@ -105,14 +149,26 @@ pub struct LogprobsTensors {
 }
 
 impl LogprobsTensors {
-    /// As numpy arrays, which outputs have, with one more field (`LogprobsLists`).
-    fn lists(&self) -> MsgpackValue {
+    /// As numpy arrays, which outputs have, with one more field (`LogprobsLists`); in 0.10 as lists of numbers.
+    fn lists(&self, family: VersionFamily) -> MsgpackValue {
+        if family.has_plain_logprobs() {
+            let rows = |values: Vec<MsgpackValue>| {
+                MsgpackValue::Array(
+                    values.chunks(self.width.max(1)).map(|row| MsgpackValue::Array(row.to_vec())).collect(),
+                )
+            };
+            let ids = rows(self.token_ids.iter().map(|id| (*id).into()).collect());
+            let logprobs = rows(self.logprobs.iter().map(|value| f64::from(*value).into()).collect());
+            return MsgpackValue::Array(vec![ids, logprobs, self.ranks.clone().into()]);
+        }
         MsgpackValue::Array([self.tensors(["<i4", "<f4", "<i8"]), vec![MsgpackValue::Nil]].concat())
     }
 
-    /// As torch tensors, which prompts have, with two more fields (`LogprobsTensors`).
-    fn prompt_tensors(&self) -> MsgpackValue {
-        MsgpackValue::Array([self.tensors(["int32", "float32", "int64"]), vec![MsgpackValue::Nil; 2]].concat())
+    /// As torch tensors, which prompts have, with further fields (`LogprobsTensors`).
+    fn prompt_tensors(&self, family: VersionFamily) -> MsgpackValue {
+        let mut fields = self.tensors(["int32", "float32", "int64"]);
+        fields.resize(family.prompt_logprobs_fields(), MsgpackValue::Nil);
+        MsgpackValue::Array(fields)
     }
 
     fn tensors(&self, [ids, logprobs, ranks]: [&str; 3]) -> Vec<MsgpackValue> {
@@ -128,9 +184,30 @@ impl LogprobsTensors {
         ]
     }
 
+    /// Reads lists of numbers.
+    fn read_plain([ids, logprobs, ranks]: [&[MsgpackValue]; 3]) -> Option<Self> {
+        fn cells(rows: &[MsgpackValue]) -> impl Iterator<Item = &MsgpackValue> {
+            rows.iter().filter_map(MsgpackValue::as_array).flatten()
+        }
+        let number = |value: &MsgpackValue| u32::try_from(value.as_u64()?).ok();
+        #[allow(clippy::cast_possible_truncation)] // it was one of 32 bits
+        let logprob = |value: &MsgpackValue| value.as_f64().map(|value| value as f32);
+        let read = Self {
+            width: ids.first().and_then(MsgpackValue::as_array).map_or(0, <[_]>::len),
+            token_ids: cells(ids).map(number).collect::<Option<_>>()?,
+            logprobs: cells(logprobs).map(logprob).collect::<Option<_>>()?,
+            ranks: ranks.iter().map(number).collect::<Option<_>>()?,
+        };
+        let cells = read.width.checked_mul(read.ranks.len())?;
+        (read.token_ids.len() == cells && read.logprobs.len() == cells).then_some(read)
+    }
+
     /// Reads them; `None` where they have another form. Tensors may be in the frames after the message.
     fn read(value: &MsgpackValue, frames: &[Vec<u8>]) -> Option<Self> {
         let [ids, logprobs, ranks, ..] = value.as_array()? else { return None };
+        if ids.as_array()?.first().is_none_or(|first| first.as_array().is_some()) {
+            return Self::read_plain([ids.as_array()?, logprobs.as_array()?, ranks.as_array()?]);
+        }
         let (shape, ids) = tensor(ids, frames)?;
         let (_, logprobs) = tensor(logprobs, frames)?;
         let (_, ranks) = tensor(ranks, frames)?;
@@ -175,10 +252,10 @@ fn tensor<'a>(value: &'a MsgpackValue, frames: &'a [Vec<u8>]) -> Option<(Vec<u64
 
 impl WireOutput {
     fn value(&self, family: VersionFamily) -> MsgpackValue {
-        MsgpackValue::Array(family.output_fields().map(|name| self.field(name)).collect())
+        MsgpackValue::Array(family.output_fields().map(|name| self.field(name, family)).collect())
     }
 
-    fn field(&self, name: &str) -> MsgpackValue {
+    fn field(&self, name: &str, family: VersionFamily) -> MsgpackValue {
         let event = |(kind, timestamp): &(u8, f64)| {
             MsgpackValue::map([("type", u32::from(*kind).into()), ("timestamp", (*timestamp).into())])
         };
@@ -186,9 +263,9 @@ impl WireOutput {
         match name {
             "request_id" => self.request_id.as_str().into(),
             "new_token_ids" => self.new_token_ids.clone().into(),
-            "new_logprobs" => self.new_logprobs.as_ref().map(LogprobsTensors::lists).into(),
+            "new_logprobs" => self.new_logprobs.as_ref().map(|rows| rows.lists(family)).into(),
             "new_prompt_logprobs_tensors" => {
-                self.new_prompt_logprobs.as_ref().map(LogprobsTensors::prompt_tensors).into()
+                self.new_prompt_logprobs.as_ref().map(|rows| rows.prompt_tensors(family)).into()
             }
             "finish_reason" => self.finish_reason.map(|reason| reason as u32).into(),
             "stop_reason" if self.finish_reason == Some(WireFinish::Repetition) => "repetition_detected".into(),
@@ -199,6 +276,7 @@ impl WireOutput {
             "num_cached_tokens" => cached.map_or(0, |stats| stats.cached + stats.external).into(),
             "num_external_computed_tokens" => cached.map_or(0, |stats| stats.external).into(),
             "num_nans_in_logits" => 0_u32.into(),
+            "error" => self.error.as_ref().map(RequestError::value).into(),
             _ => MsgpackValue::Nil,
         }
     }
@@ -231,6 +309,7 @@ impl WireOutput {
             events: events.iter().filter_map(event).collect(),
             kv_transfer_params: get("kv_transfer_params").cloned(),
             prefill_stats: get("prefill_stats").map(PrefillStats::read),
+            error: get("error").and_then(RequestError::read),
         })
     }
 }
@@ -250,7 +329,7 @@ pub struct WireOutputs {
     pub utility_output: Option<MsgpackValue>,
     /// Requests that have ended, where there are several ranks.
     pub finished_requests: Option<Vec<String>>,
-    /// Name of the weights, `default` in a running engine; of 0.32 only.
+    /// Name of the weights, `default` in a running engine; since 0.32.
     pub weight_version: Option<String>,
 }
 
@@ -270,7 +349,7 @@ impl WireOutputs {
             MsgpackValue::Nil,
             MsgpackValue::Nil,
         ];
-        if family.first == (0, 32) {
+        if family.has_weight_version() {
             fields.push(self.weight_version.as_deref().into());
         }
         MsgpackValue::Array(fields).to_bytes()

@@ -65,6 +65,8 @@ pub struct EngineCoreRequest {
     pub session_id: Option<String>,
     /// The rank that its client names.
     pub data_parallel_rank: Option<usize>,
+    /// Why it cannot be served, where it holds what is not read: pickled values, or a prompt as embeddings.
+    pub refused: Option<MessageError>,
 }
 
 /// `LoRARequest`, as far as versions agree.
@@ -92,7 +94,7 @@ impl EngineCoreRequest {
     /// Reads the frame after the type. Frames that follow hold tensors, which are not read.
     ///
     /// # Errors
-    /// Where it is no request of a known version, or one with pickled values or without token ids.
+    /// Where it is no request of a known version.
     pub fn read(bytes: &[u8]) -> Result<Self, MessageError> {
         let value = MsgpackValue::read(bytes).map_err(|source| MessageError::Msgpack { message: REQUEST, source })?;
         let items = value.as_array().ok_or(wrong("fields", "a list"))?;
@@ -104,7 +106,6 @@ impl EngineCoreRequest {
     }
 
     fn of_fields(family: VersionFamily, fields: &PositionalFields<'_>) -> Result<Self, MessageError> {
-        fields.refuse()?;
         let (sampling, pooling) = (fields.get("sampling_params"), fields.get("pooling_params"));
         Ok(Self {
             family,
@@ -123,6 +124,7 @@ impl EngineCoreRequest {
             external_req_id: fields.text("external_req_id"),
             session_id: fields.text("session_id"),
             data_parallel_rank: fields.index("data_parallel_rank"),
+            refused: fields.refused(),
         })
     }
 }
@@ -147,19 +149,16 @@ impl<'a> PositionalFields<'a> {
         self.get(name)?.as_u64().and_then(|index| usize::try_from(index).ok())
     }
 
-    /// Refuses what is not read, in words.
-    fn refuse(&self) -> Result<(), MessageError> {
-        for (field, value) in self.family.request_fields().zip(self.items) {
-            if has_pickle(value) {
-                let reason = "pickled values are not read; unset VLLM_ALLOW_INSECURE_SERIALIZATION at the front end";
-                return Err(MessageError::Refused { message: REQUEST, field, reason });
-            }
+    /// What is not read of it, in words.
+    fn refused(&self) -> Option<MessageError> {
+        let refused = |field, reason| MessageError::Refused { message: REQUEST, field, reason };
+        let pickled = self.family.request_fields().zip(self.items).find(|(_, value)| has_pickle(value));
+        if let Some((field, _)) = pickled {
+            let reason = "pickled values are not read; unset VLLM_ALLOW_INSECURE_SERIALIZATION at the front end";
+            return Some(refused(field, reason));
         }
         let (field, reason) = ("prompt_embeds", "prompts as embeddings are not read; send token ids or text");
-        match self.get(field) {
-            Some(_) => Err(MessageError::Refused { message: REQUEST, field, reason }),
-            None => Ok(()),
-        }
+        self.get(field).map(|_| refused(field, reason))
     }
 }
 
@@ -180,6 +179,12 @@ fn has_pickle(value: &MsgpackValue) -> bool {
         MsgpackValue::Map(fields) => fields.iter().any(|(_, value)| has_pickle(value)),
         _ => false,
     }
+}
+
+/// The id of a request in a form that is not known: it is the first field of every version.
+#[must_use]
+pub fn id_of_unknown(bytes: &[u8]) -> Option<String> {
+    MsgpackValue::read(bytes).ok()?.as_array()?.first()?.as_str().map(str::to_owned)
 }
 
 /// Returns the place of a request among those that the front end made of one (`n`), and the front end's name of that one; `external` is the

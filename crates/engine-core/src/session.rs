@@ -1,21 +1,22 @@
 //! An engine's side of a front end: it is waited for, met, and heard until it is gone.
 //!
 //! The engine connects everything. Each client of the engine (an API server process) has a socket for requests and one for outputs; with
-//! several ranks there is a coordinator too. What clients send waits in a bounded queue, beyond which they wait themselves. The end of any
+//! several ranks there is a coordinator too. What clients send waits in a queue that is bounded in messages and bytes, beyond which they wait
+//! themselves. The end of any
 //! connection but that of the handshake ends the session; whoever holds it joins again.
 
-use std::{io, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use tokio::{
     net::tcp::OwnedWriteHalf,
-    sync::mpsc,
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinSet,
     time::{sleep, timeout},
 };
 
 use crate::{
     handshake::{ENGINE_CORE_DEAD, EngineAddresses, ReadyResponse, hello, identity},
-    zmtp::{FrameWriter, SocketType, ZmtpConnection},
+    zmtp::{FrameWriter, HeldBytes, SocketType, ZmtpConnection},
 };
 
 /// Time between two attempts to reach a front end.
@@ -27,8 +28,17 @@ const HANDSHAKE: Duration = Duration::from_secs(300);
 /// Time within which a client takes a message. Its side of a socket reads into memory, so one that does not has stopped.
 const SEND_WITHIN: Duration = Duration::from_secs(10);
 
+/// Why no mixture of experts on several ranks is joined.
+const LOCK_STEP: &str = "its ranks run a mixture of experts in lock step, which this engine's do not: start it without --data-parallel-size";
+
+/// Bytes of messages that have not ended, of all connections.
+const MOST_HELD: u64 = 1 << 30;
+
 /// Messages of clients that wait for the engine.
 const MOST_WAITING: usize = 256;
+
+/// Bytes of them in all.
+const MOST_WAITING_BYTES: u32 = 256 << 20;
 
 /// What arrives at an engine.
 #[derive(Debug, PartialEq, Eq)]
@@ -46,6 +56,16 @@ pub enum SessionInput {
     Gone(String),
 }
 
+/// An input, with its share of the bytes that may wait.
+type WaitingInput = (SessionInput, Option<OwnedSemaphorePermit>);
+
+/// Where inputs wait.
+#[derive(Debug, Clone)]
+struct WaitingInputs {
+    to: mpsc::Sender<WaitingInput>,
+    bytes: Arc<Semaphore>,
+}
+
 /// Who sent something.
 #[derive(Debug, Clone, Copy)]
 enum InputSource {
@@ -59,7 +79,7 @@ enum InputSource {
 pub struct EngineSession {
     clients: Vec<FrameWriter<OwnedWriteHalf>>,
     coordinator: Option<FrameWriter<OwnedWriteHalf>>,
-    incoming: mpsc::Receiver<SessionInput>,
+    incoming: mpsc::Receiver<WaitingInput>,
     /// Those that are read, and the writers of those that are written to once.
     _readers: JoinSet<()>,
     _kept: Vec<FrameWriter<OwnedWriteHalf>>,
@@ -77,6 +97,9 @@ impl EngineSession {
         let init = timeout(HANDSHAKE, front.reader.message()).await??;
         let init = init.first().map(Vec::as_slice).unwrap_or_default();
         let addresses = EngineAddresses::read(init).map_err(io::Error::other)?;
+        if addresses.are_in_lock_step {
+            return Err(io::Error::other(LOCK_STEP));
+        }
         // A second greeting would be the end of a front end: what is there too late is waited for here.
         let session = timeout(HANDSHAKE, Self::connect(&addresses, &identity, ready)).await??;
         front.writer.send(&[&ready.status()]).await?;
@@ -84,24 +107,28 @@ impl EngineSession {
     }
 
     async fn connect(addresses: &EngineAddresses, identity: &[u8], ready: &ReadyResponse) -> io::Result<Self> {
-        let (sender, incoming) = mpsc::channel(MOST_WAITING);
+        let (to, incoming) = mpsc::channel(MOST_WAITING);
+        let waiting = WaitingInputs { to, bytes: Arc::new(Semaphore::new(MOST_WAITING_BYTES as usize)) };
         let (mut clients, mut kept, mut readers) = (Vec::new(), Vec::new(), JoinSet::new());
-        let ready = ready.to_bytes();
+        let (ready, held) = (ready.to_bytes(), HeldBytes::new(MOST_HELD));
         for (client, (input, output)) in addresses.inputs.iter().zip(&addresses.outputs).enumerate() {
             let mut input = reach(input, SocketType::Dealer, identity).await?;
             input.writer.send(&[&ready]).await?;
+            input.reader.within(&held);
             kept.push(input.writer);
-            readers.spawn(read(input.reader, InputSource::Client(client), sender.clone()));
-            let output = reach(output, SocketType::Push, b"").await?;
+            readers.spawn(read(input.reader, InputSource::Client(client), waiting.clone()));
+            let mut output = reach(output, SocketType::Push, b"").await?;
+            output.reader.within(&held);
             clients.push(output.writer);
-            readers.spawn(read(output.reader, InputSource::Output, sender.clone()));
+            readers.spawn(read(output.reader, InputSource::Output, waiting.clone()));
         }
         if let Some(endpoint) = &addresses.coordinator_input {
             let mut input = reach(endpoint, SocketType::XSub, identity).await?;
             input.writer.send(&[b"\x01"]).await?;
             input.reader.message().await?;
+            input.reader.within(&held);
             kept.push(input.writer);
-            readers.spawn(read(input.reader, InputSource::Coordinator, sender));
+            readers.spawn(read(input.reader, InputSource::Coordinator, waiting));
         }
         let coordinator = match &addresses.coordinator_output {
             Some(endpoint) => Some(reach(endpoint, SocketType::Push, b"").await?.writer),
@@ -119,7 +146,7 @@ impl EngineSession {
     /// Waits for the next message; may be dropped while it waits.
     pub async fn next(&mut self) -> SessionInput {
         let ended = || SessionInput::Gone("all of its connections have ended".to_owned());
-        self.incoming.recv().await.unwrap_or_else(ended)
+        self.incoming.recv().await.map_or_else(ended, |(input, _)| input)
     }
 
     /// Sends outputs to a client; a client that does not exist is ignored.
@@ -176,7 +203,7 @@ fn is_absent(error: &io::Error) -> bool {
 async fn read(
     mut frames: crate::zmtp::Frames<tokio::net::tcp::OwnedReadHalf>,
     from: InputSource,
-    to: mpsc::Sender<SessionInput>,
+    waiting: WaitingInputs,
 ) {
     loop {
         let input = match (frames.message().await, from) {
@@ -186,8 +213,16 @@ async fn read(
             (Ok(_), InputSource::Output) => continue,
             (Err(error), _) => SessionInput::Gone(error.to_string()),
         };
+        let size = match &input {
+            SessionInput::Client { frames, .. } | SessionInput::Coordinator(frames) => {
+                frames.iter().map(Vec::len).sum()
+            }
+            SessionInput::Gone(_) => 0,
+        };
+        let share = u32::try_from(size).unwrap_or(u32::MAX).min(MOST_WAITING_BYTES);
+        let share = Arc::clone(&waiting.bytes).acquire_many_owned(share).await.ok();
         let is_last = matches!(input, SessionInput::Gone(_));
-        if to.send(input).await.is_err() || is_last {
+        if waiting.to.send((input, share)).await.is_err() || is_last {
             return;
         }
     }
@@ -287,6 +322,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn long_messages_wait_at_the_client() {
+        let front = Front::new().await;
+        let endpoint = address(&front.handshake);
+        let joining = tokio::spawn(async move { EngineSession::join(&endpoint, 3, &ready()).await });
+        let (_, _, mut input, _output) = front.meet().await;
+        let mut session = joining.await.unwrap().unwrap();
+        let long = vec![0; MOST_WAITING_BYTES as usize / 4];
+        let sending = tokio::spawn(async move {
+            for _ in 0..12 {
+                input.writer.send(&[&long]).await.unwrap();
+            }
+            input
+        });
+        sleep(RETRY * 5).await;
+        assert!(!sending.is_finished() && session.incoming.len() <= 4, "{}", session.incoming.len());
+        for _ in 0..12 {
+            assert!(matches!(session.next().await, SessionInput::Client { .. }));
+        }
+        sending.await.unwrap();
+    }
+
+    #[tokio::test]
     async fn a_front_end_that_is_not_there_yet_is_waited_for() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (endpoint, at) = (address(&listener), listener.local_addr().unwrap());
@@ -298,6 +355,20 @@ mod tests {
         let front = Front { handshake, ..Front::new().await };
         front.meet().await;
         assert_eq!(joining.await.unwrap().unwrap().clients(), 1);
+    }
+
+    #[tokio::test]
+    async fn ranks_in_lock_step_are_refused_by_name() {
+        let front = Front::new().await;
+        let endpoint = address(&front.handshake);
+        let joining = tokio::spawn(async move { EngineSession::join(&endpoint, 3, &ready()).await });
+        let mut handshake = accept(&front.handshake, SocketType::Router).await;
+        let list = |listener| vec![address(listener).as_str()].into();
+        let addresses = MsgpackValue::map([("inputs", list(&front.input)), ("outputs", list(&front.output))]);
+        let meeting = MsgpackValue::map([("data_parallel_master_ip", "127.0.0.1".into())]);
+        let init = MsgpackValue::map([("addresses", addresses), ("parallel_config", meeting)]);
+        handshake.writer.send(&[&init.to_bytes()]).await.unwrap();
+        assert_eq!(joining.await.unwrap().unwrap_err().to_string(), LOCK_STEP);
     }
 
     #[tokio::test]

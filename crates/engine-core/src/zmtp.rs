@@ -5,7 +5,14 @@
 //!
 //! See docs/decisions/0134-the-engine-core-protocol-is-read-by-tables.md and 0099-peers-of-zeromq-are-bounded.md.
 
-use std::{io, time::Duration};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -21,6 +28,9 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Length of a greeting.
 pub const GREETING: usize = 64;
+
+/// Bytes of a frame that are read in one go.
+const PIECE: u64 = 1 << 20;
 
 /// Bit of a frame's first byte: more frames follow.
 pub const MORE: u8 = 1;
@@ -40,6 +50,51 @@ pub struct FrameLimits {
 
 /// Bytes of a message between a front end and an engine: a prompt of a million tokens takes 5 MB, images more.
 pub const MESSAGES: FrameLimits = FrameLimits { message: 256 << 20, in_all: u64::MAX };
+
+/// Bytes of messages that have not ended, of several connections: a limit for all of them together.
+#[derive(Debug, Clone)]
+pub struct HeldBytes {
+    held: Arc<AtomicU64>,
+    most: u64,
+}
+
+/// The bytes that one connection holds of them; given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct HeldShare {
+    of: HeldBytes,
+    bytes: u64,
+}
+
+impl HeldBytes {
+    /// A limit of so many bytes.
+    #[must_use]
+    pub fn new(most: u64) -> Self {
+        Self { held: Arc::default(), most }
+    }
+
+    pub(crate) fn share(&self) -> HeldShare {
+        HeldShare { of: self.clone(), bytes: 0 }
+    }
+}
+
+impl HeldShare {
+    /// Adds bytes; false where the connections hold too many together.
+    #[must_use]
+    pub(crate) fn add(&mut self, bytes: u64) -> bool {
+        self.bytes += bytes;
+        self.of.held.fetch_add(bytes, Relaxed).saturating_add(bytes) <= self.of.most
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.of.held.fetch_sub(std::mem::take(&mut self.bytes), Relaxed);
+    }
+}
+
+impl Drop for HeldShare {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
 
 /// A greeting of ZMTP 3.0.
 #[must_use]
@@ -79,6 +134,7 @@ pub struct Frames<R> {
     limits: FrameLimits,
     of_message: u64,
     in_all: u64,
+    held: HeldShare,
     /// The last frame, without what stands before it.
     pub body: Vec<u8>,
 }
@@ -86,7 +142,13 @@ pub struct Frames<R> {
 impl<R: AsyncRead + Unpin> Frames<R> {
     /// A reader of a connection before its greeting.
     pub fn new(from: R, limits: FrameLimits) -> Self {
-        Self { from, limits, of_message: 0, in_all: 0, body: Vec::new() }
+        let held = HeldBytes::new(u64::MAX).share();
+        Self { from, limits, of_message: 0, in_all: 0, held, body: Vec::new() }
+    }
+
+    /// Shares a limit with other connections.
+    pub(crate) fn within(&mut self, held: &HeldBytes) {
+        self.held = held.share();
     }
 
     /// Reads the greeting, before all frames.
@@ -114,12 +176,24 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         if self.of_message > self.limits.message || self.in_all > self.limits.in_all {
             return Err(io::Error::other("a peer sends more than it has to say"));
         }
+        self.body.clear();
+        let mut left = length;
+        while left > 0 {
+            let piece = left.min(PIECE);
+            if !self.held.add(piece) {
+                return Err(io::Error::other("peers hold more in messages without an end than they have to say"));
+            }
+            let read = (&mut self.from).take(piece).read_to_end(&mut self.body).await?;
+            if read as u64 != piece {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            left -= piece;
+        }
         if flags & MORE == 0 {
             self.of_message = 0;
+            self.held.clear();
         }
-        self.body.clear();
-        (&mut self.from).take(length).read_to_end(&mut self.body).await?;
-        if self.body.len() as u64 == length { Ok(flags) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+        Ok(flags)
     }
 
     /// Reads the next message: its frames. It is not to be cancelled within one.
@@ -322,6 +396,20 @@ mod tests {
         }
         let mut short = Frames::new(&b"\x00\x05ab"[..], MESSAGES);
         assert_eq!(short.message().await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[tokio::test]
+    async fn messages_without_an_end_share_a_limit() {
+        let held = HeldBytes::new(5 << 20);
+        let begun = [&[MORE | LONG], &(2_u64 << 20).to_be_bytes()[..], &vec![0; 2 << 20]].concat();
+        let mut readers: Vec<_> = std::iter::repeat_with(|| Frames::new(begun.as_slice(), MESSAGES)).take(3).collect();
+        readers.iter_mut().for_each(|reader| reader.within(&held));
+        assert!(readers[0].next().await.is_ok() && readers[1].next().await.is_ok());
+        assert_eq!(readers[2].next().await.unwrap_err().kind(), io::ErrorKind::Other);
+        readers.clear();
+        let mut next = Frames::new(begun.as_slice(), MESSAGES);
+        next.within(&held);
+        assert!(next.next().await.is_ok(), "it is given back");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //!
 //! See docs/decisions/0142-the-engine-core-tap-relays-bytes.md.
 
-use crate::zmtp::{COMMAND, GREETING, LONG, MORE, put_frame};
+use crate::zmtp::{COMMAND, GREETING, HeldBytes, HeldShare, LONG, MORE, put_frame};
 
 /// Bytes that a frame costs beside its own when they are counted, so that endless empty frames have an end.
 pub const FRAME_COST: u64 = 32;
@@ -40,6 +40,8 @@ pub struct ZmtpReader {
     limit: u64,
     kept_frames: usize,
     is_over: bool,
+    /// The bytes that it holds, of those that several connections may.
+    share: HeldShare,
 }
 
 #[derive(Debug)]
@@ -65,7 +67,15 @@ impl ZmtpReader {
             limit,
             kept_frames,
             is_over: false,
+            share: HeldBytes::new(u64::MAX).share(),
         }
+    }
+
+    /// Shares a limit with other connections: a message that does not fit into it is too long.
+    #[must_use]
+    pub fn within(mut self, held: &HeldBytes) -> Self {
+        self.share = held.share();
+        self
     }
 
     /// Reads the next bytes and hands over what ends in them.
@@ -101,8 +111,13 @@ impl ZmtpReader {
                 let used = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
                 *left -= used as u64;
                 let is_kept = !self.is_over && (self.frames.len() < self.kept_frames || *flags & COMMAND != 0);
-                if is_kept {
+                if is_kept && self.share.add(used as u64) {
                     body.extend_from_slice(bytes.get(..used).unwrap_or_default());
+                } else if is_kept {
+                    *body = Vec::new();
+                    self.is_over = true;
+                    self.frames = Vec::new();
+                    self.share.clear();
                 }
                 let (is_whole, flags) = (*left == 0, *flags);
                 let body = if is_whole { std::mem::take(body) } else { Vec::new() };
@@ -119,6 +134,7 @@ impl ZmtpReader {
         if self.held > self.limit {
             self.is_over = true;
             self.frames = Vec::new();
+            self.share.clear();
         }
         if length == 0 {
             return self.end(flags, Vec::new());
@@ -131,6 +147,7 @@ impl ZmtpReader {
         self.place = FramePlace::Head(Vec::new());
         if flags & COMMAND != 0 && self.frames.is_empty() {
             self.held = 0;
+            self.share.clear();
             return Some(if std::mem::take(&mut self.is_over) { ZmtpUnit::TooLong } else { ZmtpUnit::Command(body) });
         }
         if !self.is_over {
@@ -140,6 +157,7 @@ impl ZmtpReader {
             return None;
         }
         self.held = 0;
+        self.share.clear();
         let frames = std::mem::take(&mut self.frames);
         Some(if std::mem::take(&mut self.is_over) { ZmtpUnit::TooLong } else { ZmtpUnit::Message(frames) })
     }
@@ -199,6 +217,21 @@ mod tests {
         put_message(&mut bytes, &[b"a".to_vec(), vec![7; 5000], vec![8; 5000]]);
         let units = read(&mut ZmtpReader::new(200, 1), &bytes, 11);
         assert_eq!(units[1..], [ZmtpUnit::Message(vec![b"a".to_vec(), Vec::new(), Vec::new()])]);
+    }
+
+    #[test]
+    fn messages_without_an_end_share_a_limit() {
+        let held = HeldBytes::new(5000);
+        let mut begun = vec![0xff; GREETING];
+        put_frame(&mut begun, MORE, 3000);
+        begun.extend([7; 3000]);
+        let mut readers = [(); 2].map(|()| ZmtpReader::new(1 << 20, 9).within(&held));
+        readers.iter_mut().for_each(|reader| drop(read(reader, &begun, 100)));
+        let [mut first, mut second] = readers;
+        let end = [0, 1, b'x'];
+        assert_eq!(read(&mut second, &end, 9), [ZmtpUnit::TooLong]);
+        assert_eq!(read(&mut first, &end, 9), [ZmtpUnit::Message(vec![vec![7; 3000], b"x".to_vec()])]);
+        assert_eq!(read(&mut second, &[&begun[GREETING..], &end].concat(), 9).len(), 1, "it is given back");
     }
 
     #[test]

@@ -37,6 +37,9 @@ pub(super) async fn begin(
     request: EngineCoreRequest,
     arrived: Instant,
 ) -> Result<RunningRequest, String> {
+    if let Some(refused) = &request.refused {
+        return Err(refused.to_string());
+    }
     if request.is_pooling {
         return Err("pooling requests are not served: this engine generates text".to_owned());
     }

@@ -5,15 +5,15 @@ use std::{collections::HashMap, io, sync::Arc};
 use engine_core::{
     layout::VersionFamily,
     msgpack::MsgpackValue,
-    outputs::{WireFinish, WireOutput, WireOutputs},
-    request::{EngineCoreRequest, RequestType, aborted},
+    outputs::{RequestError, WireFinish, WireOutput, WireOutputs},
+    request::{EngineCoreRequest, RequestType, aborted, id_of_unknown},
     session::{EngineSession, SessionInput},
     stats::EngineFigures,
     utility::UtilityCall,
 };
 use futures_util::{
     FutureExt, StreamExt,
-    future::{AbortHandle, Abortable, BoxFuture},
+    future::{AbortHandle, Abortable, BoxFuture, ready},
     stream::FuturesUnordered,
 };
 use tokio::{select, sync::watch, time::Instant};
@@ -22,7 +22,7 @@ use super::{
     CoreRank,
     request::begin,
     running::{EngineClock, RequestOutput, RunningRequest},
-    utility::{AdapterNumbers, call},
+    utility::{EngineCalls, call},
 };
 use crate::{
     base::rate_limited_log::RateLimitedLog,
@@ -51,6 +51,7 @@ enum SessionEvent {
     Refused {
         client: usize,
         id: String,
+        error: RequestError,
     },
     Called {
         client: usize,
@@ -83,7 +84,7 @@ pub(super) struct FrontEnd {
     turns: FuturesUnordered<Abortable<BoxFuture<'static, SessionEvent>>>,
     /// Requests in progress by their ids, with their clients.
     requests: HashMap<String, (usize, AbortHandle)>,
-    adapters: Arc<AdapterNumbers>,
+    calls: Arc<EngineCalls>,
     reports: Arc<StepReports>,
     pending: Vec<ClientOutputs>,
     /// Running and waiting requests in the last report to the coordinator.
@@ -104,7 +105,7 @@ impl FrontEnd {
             clock: EngineClock::now(),
             turns: FuturesUnordered::new(),
             requests: HashMap::new(),
-            adapters: Arc::default(),
+            calls: Arc::default(),
             reports: reports.unwrap_or_default(),
             pending,
             reported: (0, 0),
@@ -149,12 +150,25 @@ impl FrontEnd {
         }
     }
 
-    /// Reads a message of a client. What cannot be read is ignored, with a line in the log.
+    /// Reads a message of a client. What cannot be read is ignored, with a line in the log; a request ends with an error if its id can be.
     async fn receive(&mut self, frames: &[Vec<u8>]) -> io::Result<()> {
         static LOG: RateLimitedLog = RateLimitedLog::new();
         let [kind, message, ..] = frames else { return Ok(()) };
         let read = match RequestType::read(kind) {
-            Some(RequestType::Add) => EngineCoreRequest::read(message).map(|request| self.add(request)),
+            Some(RequestType::Add) => match EngineCoreRequest::read(message) {
+                Ok(request) => {
+                    self.add(request);
+                    Ok(())
+                }
+                Err(error) => match id_of_unknown(message) {
+                    // Who sent it stands elsewhere in each version: the other clients do not know the id.
+                    Some(id) => {
+                        (0..self.pending.len()).for_each(|client| self.refuse(client, &id, &error.to_string()));
+                        Ok(())
+                    }
+                    None => Err(error),
+                },
+            },
             Some(RequestType::Abort) => aborted(message).map(|ids| self.abort(&ids)),
             Some(RequestType::Utility) => UtilityCall::read(message).map(|call| self.call(call)),
             Some(RequestType::StartDpWave) | None => Ok(()),
@@ -167,12 +181,13 @@ impl FrontEnd {
     }
 
     fn add(&mut self, request: EngineCoreRequest) {
-        if !self.core.config.family.has_requests_of(&request.family) {
-            self.family = request.family;
-        }
+        self.take_family(request.family);
         let (client, id) = (request.client_index, request.request_id.clone());
         if self.requests.len() >= MOST_REQUESTS {
-            return self.refuse(client, id, "too many requests are in progress");
+            return self.refuse(client, &id, "too many requests are in progress");
+        }
+        if self.calls.refuses_requests() {
+            return self.refuse_with(client, id, RequestError::PAUSED);
         }
         let (state, rank, clock, arrived) = (Arc::clone(&self.core.state), self.core.rank, self.clock, Instant::now());
         let name = id.clone();
@@ -181,7 +196,7 @@ impl FrontEnd {
                 Ok(running) => next(Box::new(RequestInProgress { client, id: name, running }), clock).await,
                 Err(reason) => {
                     note_refusal(&name, &reason);
-                    SessionEvent::Refused { client, id: name }
+                    SessionEvent::Refused { client, id: name, error: RequestError::failed(&reason) }
                 }
             }
         };
@@ -196,9 +211,27 @@ impl FrontEnd {
         handle
     }
 
-    fn refuse(&mut self, client: usize, id: String, reason: &str) {
-        note_refusal(&id, reason);
-        self.put(client, refusal(id), None);
+    fn refuse(&self, client: usize, id: &str, reason: &str) {
+        note_refusal(id, reason);
+        self.refuse_with(client, id.to_owned(), RequestError::failed(reason));
+    }
+
+    fn refuse_with(&self, client: usize, id: String, error: RequestError) {
+        let _answered = self.start(ready(SessionEvent::Refused { client, id, error }).boxed());
+    }
+
+    /// Answers in the form of the front end's version, if its requests are not those of the configured one.
+    fn take_family(&mut self, family: VersionFamily) {
+        let config = &self.core.config;
+        if config.family.has_requests_of(&family) || self.family == family {
+            return;
+        }
+        let (version, known) = (&config.version, family.versions());
+        tracing::warn!(
+            "requests are not those of vLLM {version}: they are answered as vLLM {known} does; if that is wrong, name the front end's \
+             version with --vllm-version"
+        );
+        self.family = family;
     }
 
     fn abort(&mut self, ids: &[String]) {
@@ -212,10 +245,10 @@ impl FrontEnd {
     }
 
     fn call(&mut self, requested: UtilityCall) {
-        let (state, adapters, family) = (Arc::clone(&self.core.state), Arc::clone(&self.adapters), self.family);
+        let (state, calls, family) = (Arc::clone(&self.core.state), Arc::clone(&self.calls), self.family);
         let engine_index = self.core.rank.into();
         let called = async move {
-            let utility_output = Some(call(&state, &adapters, &requested).await);
+            let utility_output = Some(call(&state, &calls, &requested).await);
             let timestamp = engine_core::clock::monotonic_seconds();
             let outputs = WireOutputs { engine_index, utility_output, timestamp, ..WireOutputs::default() };
             SessionEvent::Called { client: requested.client_index, bytes: outputs.to_bytes(family) }
@@ -230,9 +263,14 @@ impl FrontEnd {
         while let Some(turn) = next {
             match turn {
                 Ok(SessionEvent::Tokens(request, output)) => self.take_tokens(request, output),
-                Ok(SessionEvent::Refused { client, id }) => {
+                Ok(SessionEvent::Refused { client, id, error }) => {
                     self.requests.remove(&id);
-                    self.put(client, refusal(id), None);
+                    let (finish_reason, error) = (Some(WireFinish::Error), Some(error));
+                    self.put(
+                        client,
+                        WireOutput { request_id: id, finish_reason, error, ..WireOutput::default() },
+                        None,
+                    );
                 }
                 Ok(SessionEvent::Called { client, bytes }) => self.session.send(client, &bytes).await?,
                 // A request that its client has given up.
@@ -350,10 +388,6 @@ async fn ended(life: &mut watch::Receiver<Life>) -> Life {
 async fn next(mut request: Box<RequestInProgress>, clock: EngineClock) -> SessionEvent {
     let output = request.running.next(clock).await;
     SessionEvent::Tokens(request, output)
-}
-
-fn refusal(request_id: String) -> WireOutput {
-    WireOutput { request_id, finish_reason: Some(WireFinish::Error), ..WireOutput::default() }
 }
 
 fn note_refusal(id: &str, reason: &str) {

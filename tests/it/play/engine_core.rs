@@ -13,7 +13,7 @@ use vllm_vcr::{
         handshake::{ENGINE_CORE_DEAD, hello},
         layout::VersionFamily,
         msgpack::MsgpackValue,
-        outputs::{WireFinish, WireOutput, WireOutputs},
+        outputs::{RequestError, WireFinish, WireOutput, WireOutputs},
         zmtp::{SocketType, ZmtpConnection},
     },
     play::{Config, EngineConfig, EngineCoreConfig, EngineTimes, FleetScript, LoraConfig, Player, Source, Synthetic},
@@ -336,14 +336,21 @@ async fn aborts_end_requests_and_what_is_wrong_ends_with_an_error() {
         (fields[3], fields[4]) = (MsgpackValue::Nil, MsgpackValue::Array(vec![]));
     });
     behind.send(0, &pooling).await;
+    let embeds = request("embeds", &[5], vec![], |fields| fields[9] = vec!["float32"].into());
+    behind.send(0, &embeds).await;
+    // Of a version that is not known.
+    behind
+        .send(0, &MsgpackValue::Array([vec!["future".into()], vec![MsgpackValue::Nil; 29]].concat()).to_bytes())
+        .await;
     behind.send(0, b"\xc1 no message").await;
     behind.send(9, b"\x90").await;
     behind.add("cmpl-long-0", &vec![5; 40_000], at_most(1)).await;
     behind.add("cmpl-fine-0", &[5], at_most(1)).await;
-    let ids = ["pool-0badcafe", "cmpl-long-0-0badcafe", "cmpl-fine-0-0badcafe"];
+    let ids = ["pool-0badcafe", "embeds-0badcafe", "future", "cmpl-long-0-0badcafe", "cmpl-fine-0-0badcafe"];
     let outputs = behind.until_ended(&ids).await;
     let finish = |id: &str| outputs.iter().find(|output| output.request_id == id).unwrap().finish_reason;
-    assert_eq!(ids.map(finish), [Some(WireFinish::Error), Some(WireFinish::Error), Some(WireFinish::Length)]);
+    let error = Some(WireFinish::Error);
+    assert_eq!(ids.map(finish), [error, error, error, error, Some(WireFinish::Length)]);
     assert!(tokens_of(&outputs, "cmpl-gone").is_empty());
     // Nothing runs any more.
     assert_eq!(behind.call("reset_prefix_cache", vec![false.into(), false.into()]).await, result(true.into()));
@@ -418,7 +425,7 @@ async fn a_front_end_that_comes_again_is_joined_again_and_the_end_aborts_and_say
 #[tokio::test]
 async fn an_engine_that_dies_tells_its_front_end_and_begins_anew() {
     // What follows a death at once is not seen by a server whose machine has no time for it in between.
-    let life = "- {at: 500ms, replica: 0, do: die}\n- {at: 3s, replica: 0, do: start}\n";
+    let life = "- {at: 2s, replica: 0, do: die}\n- {at: 4s, replica: 0, do: start}\n";
     let step = Duration::from_millis(5);
     let times = EngineTimes::Given(StepTimes::Knobs(Knobs::constant(step, step)));
     let engine = Some(EngineConfig { times, ..EngineConfig::default() });
@@ -464,6 +471,26 @@ async fn each_rank_joins_and_runs_its_own_requests() {
 }
 
 #[tokio::test]
+async fn generation_that_is_paused_refuses_requests_and_says_why() {
+    let player = Player::load(synthetic()).unwrap();
+    let mut behind = Behind::start(&player, "0.33.0").await;
+    assert_eq!(behind.call("pause_generation", vec!["wait".into(), true.into()]).await, result(MsgpackValue::Nil));
+    behind.add("cmpl-paused-0", &[5], at_most(1)).await;
+    let outputs = behind.until_ended(&["cmpl-paused-0-0badcafe"]).await;
+    assert_eq!(outputs[0].error, Some(RequestError::PAUSED));
+    behind.call("resume_scheduler", vec![]).await;
+    behind.add("cmpl-long-0", &vec![5; 40_000], at_most(1)).await;
+    let outputs = behind.until_ended(&["cmpl-long-0-0badcafe"]).await;
+    let error = outputs[0].error.clone().unwrap();
+    assert!(error.message.contains("maximum context length") && !error.retryable, "{error:?}");
+    behind.call("pause_generation", vec!["keep".into(), false.into()]).await;
+    behind.add("cmpl-kept-0", &[5], at_most(1)).await;
+    behind.call("resume_scheduler", vec![]).await;
+    let outputs = behind.until_ended(&["cmpl-kept-0-0badcafe"]).await;
+    assert_eq!(outputs.last().unwrap().finish_reason, Some(WireFinish::Length));
+}
+
+#[tokio::test]
 async fn an_older_front_end_gets_the_form_of_its_version() {
     let player = Player::load(synthetic()).unwrap();
     let mut behind = Behind::start(&player, "0.32.0").await;
@@ -492,7 +519,7 @@ fn flags_that_mean_nothing_behind_a_front_end_are_refused_by_name() {
             &["--engine-core", "127.0.0.1:1", "--cassette", "a.yaml", "--synthetic", "random", "--on-miss", "random"],
             "a cassette has whole responses",
         ),
-        (&["--engine-core", "127.0.0.1:1", "--vllm-version", "0.14"], "0.10 to 0.13, 0.16, 0.19 to 0.33"),
+        (&["--engine-core", "127.0.0.1:1", "--vllm-version", "0.34"], "0.10 to 0.33"),
         (&["--engine-core", "127.0.0.1:1", "--", "pytest"], "which a command cannot call"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_vllm-vcr")).arg("play").args(flags).output().unwrap();

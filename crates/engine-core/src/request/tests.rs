@@ -25,6 +25,28 @@ fn a_request_of_the_real_encoder_is_read() {
     assert_eq!((sampling.ids("stop_token_ids"), sampling.eos_token_id()), (vec![5, 6], None));
 }
 
+/// Requests of `vllm-rs` of each version.
+#[test]
+fn requests_of_the_rust_front_ends_are_read() {
+    let mut read = Vec::new();
+    for line in include_str!("requests.tsv").lines().filter(|line| !line.starts_with('#')) {
+        let (version, hex) = line.split_once('\t').unwrap();
+        let request = EngineCoreRequest::read(&bytes(hex)).unwrap();
+        let family = VersionFamily::of_version(version).unwrap();
+        assert!(request.family.has_requests_of(&family), "{version}: {:?}", request.family);
+        let sampling = request.sampling_params.unwrap();
+        assert_eq!(
+            (request.prompt_token_ids.as_deref(), sampling.max_tokens(), sampling.logprobs("logprobs")),
+            (Some(&[6023][..]), 2, Some(2)),
+            "{version}"
+        );
+        assert_eq!(request.external_req_id.as_deref(), Some("cmpl-replay-0"), "{version}");
+        assert!(request.arrival_time > 1.7e9 && request.refused.is_none(), "{version}");
+        read.push(version.to_owned());
+    }
+    assert_eq!(read, ["0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0"]);
+}
+
 /// Not byte for byte: `msgspec` writes a map that leaves defaults out with a longer head.
 #[test]
 fn what_the_real_encoder_writes_is_written_again_with_the_same_values() {
@@ -53,17 +75,17 @@ fn what_is_not_taken_is_refused_in_words() {
     let changed = |at: usize, value: MsgpackValue| {
         let Ok(MsgpackValue::Array(mut items)) = MsgpackValue::read(&bytes(RECORDED)) else { unreachable!() };
         items[at] = value;
-        EngineCoreRequest::read(&MsgpackValue::Array(items).to_bytes()).unwrap_err().to_string()
+        let read = EngineCoreRequest::read(&MsgpackValue::Array(items).to_bytes());
+        read.map_or_else(|error| error, |request| request.refused.unwrap()).to_string()
     };
     assert!(changed(2, MsgpackValue::Ext(1, vec![0])).contains("mm_features: pickled values are not read"));
     assert!(changed(9, vec![1_u32].into()).contains("prompt_embeds"));
     assert_eq!(changed(0, 5_u32.into()), "EngineCoreRequest.request_id is not a text");
     assert_eq!(changed(1, vec!["x"].into()), "EngineCoreRequest.prompt_token_ids is not a list of token ids");
-    let short = EngineCoreRequest::read(&MsgpackValue::Array(vec![MsgpackValue::Nil; 13]).to_bytes()).unwrap_err();
-    assert_eq!(
-        short.to_string(),
-        "EngineCoreRequest has 13 fields; known are those of vLLM 0.10 to 0.13, 0.16, 0.19 to 0.33"
-    );
+    let unknown = MsgpackValue::Array([vec!["id".into()], vec![MsgpackValue::Nil; 12]].concat()).to_bytes();
+    let error = EngineCoreRequest::read(&unknown).unwrap_err();
+    assert_eq!(error.to_string(), "EngineCoreRequest has 13 fields; known are those of vLLM 0.10 to 0.33");
+    assert_eq!((id_of_unknown(&unknown).as_deref(), id_of_unknown(b"\x91\x01")), (Some("id"), None));
     assert!(aborted(b"\x91\x01").is_err());
     assert_eq!(aborted(b"\x92\xa1a\xa1b").unwrap(), ["a", "b"]);
 }

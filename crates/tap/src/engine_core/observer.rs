@@ -3,7 +3,8 @@
 //! A request begins with the front end's ADD and ends with the output that has a finish reason, with the front end's ABORT, or with the
 //! connection of its engine. Whatever cannot be read passes, and is counted.
 //!
-//! Limits: of a message longer than [`MOST_BYTES`] nothing is observed; at most [`MOST_OPEN`] requests are observed at once, and
+//! Limits: of a message longer than [`MOST_BYTES`] nothing is observed, nor of one that does not fit into [`MOST_HELD`] beside those of other
+//! connections; at most [`MOST_OPEN`] requests are observed at once, and
 //! [`MOST_PROMPT_BYTES`] of their prompts held: those beyond are recorded without hashes.
 
 use std::{
@@ -31,13 +32,18 @@ use crate::{
 };
 use base::{lock::Lock, rate_limited_log::RateLimitedLog};
 use engine_core::{
+    layout::{KNOWN_VERSIONS, VersionFamily},
     request::{RequestType, client_request},
+    zmtp::HeldBytes,
     zmtp_reader::{ZmtpReader, ZmtpUnit},
 };
 use recording::trace::{Endpoint, FinishReason, Outcome};
 
 /// Bytes of a message that is observed.
 const MOST_BYTES: u64 = 64 << 20;
+
+/// Bytes of messages that have not ended, of all connections.
+const MOST_HELD: u64 = 512 << 20;
 
 /// Frames of a request that are read: its type and its fields. Others are arrays of media, which are not recorded.
 const REQUEST_FRAMES: usize = 2;
@@ -58,6 +64,7 @@ pub(super) struct CoreObserver {
     open: Lock<OpenRequests>,
     connections: AtomicU64,
     prompt_bytes: AtomicUsize,
+    held: HeldBytes,
     unread: RateLimitedLog,
 }
 
@@ -99,6 +106,7 @@ impl CoreObserver {
             open: Lock::default(),
             connections: AtomicU64::new(0),
             prompt_bytes: AtomicUsize::new(0),
+            held: HeldBytes::new(MOST_HELD),
             unread: RateLimitedLog::default(),
         }
     }
@@ -385,12 +393,14 @@ pub(super) struct OutputObserver {
 impl InputObserver {
     pub(super) fn new(observer: Arc<CoreObserver>) -> Self {
         let connection = observer.connections.fetch_add(1, Relaxed);
-        Self { observer, connection, reader: ZmtpReader::new(MOST_BYTES, REQUEST_FRAMES) }
+        let reader = ZmtpReader::new(MOST_BYTES, REQUEST_FRAMES).within(&observer.held);
+        Self { observer, connection, reader }
     }
 
     /// Begins to observe the other side of this connection.
     pub(super) fn engine_side(&self) -> ReadyObserver {
-        ReadyObserver { observer: Arc::clone(&self.observer), reader: ZmtpReader::new(1 << 20, 1) }
+        let reader = ZmtpReader::new(1 << 20, 1).within(&self.observer.held);
+        ReadyObserver { observer: Arc::clone(&self.observer), reader }
     }
 
     pub(super) fn observe(&mut self, bytes: &[u8]) {
@@ -421,6 +431,10 @@ impl ReadyObserver {
             if let ZmtpUnit::Message(frames) = unit
                 && let Some(mut settings) = frames.first().and_then(|frame| observer.messages.ready(frame))
             {
+                if VersionFamily::of_version(&settings.version).is_none() {
+                    let version = &settings.version;
+                    tracing::warn!("an engine is of vLLM {version}, whose messages are not known (known: {KNOWN_VERSIONS}): they pass, and are read as those of the nearest form");
+                }
                 settings.models.extend(observer.model.clone());
                 observer.capabilities.set_facts(Some(settings));
             }
@@ -430,7 +444,8 @@ impl ReadyObserver {
 
 impl OutputObserver {
     pub(super) fn new(observer: Arc<CoreObserver>) -> Self {
-        Self { observer, reader: ZmtpReader::new(MOST_BYTES, usize::MAX) }
+        let reader = ZmtpReader::new(MOST_BYTES, usize::MAX).within(&observer.held);
+        Self { observer, reader }
     }
 
     pub(super) fn observe(&mut self, bytes: &[u8]) {
