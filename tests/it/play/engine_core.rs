@@ -424,7 +424,7 @@ async fn a_front_end_that_comes_again_is_joined_again_and_the_end_aborts_and_say
 
 #[tokio::test]
 async fn an_engine_that_dies_tells_its_front_end_and_begins_anew() {
-    let life = "- {at: 2s, replica: 0, do: die}\n- {at: 2100ms, replica: 0, do: start}\n";
+    let life = "- {at: 500ms, replica: 0, do: die}\n- {at: 600ms, replica: 0, do: start}\n";
     let step = Duration::from_millis(5);
     let times = EngineTimes::Given(StepTimes::Knobs(Knobs::constant(step, step)));
     let engine = Some(EngineConfig { times, ..EngineConfig::default() });
