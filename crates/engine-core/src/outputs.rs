@@ -76,10 +76,10 @@ impl RequestError {
         retryable: true,
     };
 
-    /// That of a request that the engine cannot serve.
+    /// That of a request that the engine cannot serve: front ends pass the reason on, as they do for what they refuse themselves.
     #[must_use]
     pub fn failed(reason: &str) -> Self {
-        Self { code: "generation_error".into(), message: reason.to_owned().into(), retryable: false }
+        Self { code: "validation_error".into(), message: reason.to_owned().into(), retryable: false }
     }
 
     fn value(&self) -> MsgpackValue {
