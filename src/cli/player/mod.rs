@@ -3,6 +3,7 @@
 pub(in crate::cli) mod admin;
 pub(in crate::cli) mod args;
 pub(in crate::cli) mod conclude;
+mod failures;
 pub(in crate::cli) mod files;
 pub(in crate::cli) mod matching;
 
@@ -13,20 +14,19 @@ use serde_json::{Map, Value, json};
 use crate::{
     base::one_line::counted,
     cli::{
-        cassette::convert,
-        failure::{Exit, Failure},
+        failure::Failure,
         mcp::servers::{self, McpServersArgs},
         output,
         player::{
             admin::AdminAt,
             args::{CassetteArgs, ModeArg},
         },
-        redaction::{self, RedactWhat, RedactionArgs, shown},
+        redaction::{self, RedactWhat, RedactionArgs},
     },
     net::upstream::{NamedEndpoint, UpstreamOptions, UpstreamUrl},
     recording::{
         canonical::{self, Volatile},
-        cassette::{self, Cassette, CassetteError, Header, Keep, Redact, WriteMode},
+        cassette::{self, Cassette, Header, Keep, Redact, WriteMode},
         redaction::Redactor,
     },
     replay::{
@@ -36,9 +36,8 @@ use crate::{
         },
         mcp::OnNovel,
         player::{
-            AnswerRules, COMPLETE_WITHIN, CassetteOutput, CassettePlayer, CassettePlayerError, Fork, HeaderRulesError,
-            Mode, ModeExceptions, OnMiss, PlayerConfig, RecordErrors, SecretHandling, ServerEnvironment, StartedServer,
-            WrittenTimeline,
+            AnswerRules, COMPLETE_WITHIN, CassetteOutput, CassettePlayer, Fork, Mode, ModeExceptions, OnMiss,
+            PlayerConfig, RecordErrors, SecretHandling, ServerEnvironment, StartedServer, WrittenTimeline,
         },
         timing::Pacing,
     },
@@ -96,58 +95,6 @@ impl TappedServers {
         }
         (config.mcp_upstreams, config.mcp_started, config.named_upstreams) =
             (self.called, self.started, self.upstreams);
-    }
-}
-
-impl From<CassetteError> for Failure {
-    fn from(error: CassetteError) -> Self {
-        let exit = match &error {
-            CassetteError::Wrong { .. } => Exit::BadInput,
-            CassetteError::Object { .. } => Exit::Usage,
-            CassetteError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Exit::BadInput,
-            // Without object storage.
-            CassetteError::Io { source, .. } if source.kind() == std::io::ErrorKind::Unsupported => Exit::Usage,
-            CassetteError::Io { .. }
-            | CassetteError::Busy { .. }
-            | CassetteError::Unfinished { .. }
-            | CassetteError::Changed { .. } => Exit::Environment,
-        };
-        match &error {
-            // It may quote what is wrong.
-            CassetteError::Wrong { path, .. } => {
-                let failure = Self::new(exit, shown(&error.to_string()));
-                match convert::is_of_another_tool(path) {
-                    true => failure
-                        .hint("another tool wrote it: `vllm-vcr cassette convert FROM TO` converts it to a cassette"),
-                    false => failure,
-                }
-            }
-            _ => Self::new(exit, error),
-        }
-    }
-}
-
-impl From<HeaderRulesError> for Failure {
-    fn from(error: HeaderRulesError) -> Self {
-        Self::input(shown(&error.to_string()))
-    }
-}
-
-impl From<CassettePlayerError> for Failure {
-    fn from(error: CassettePlayerError) -> Self {
-        match error {
-            // Those that are played were read before: this one is to be written.
-            CassettePlayerError::Cassette(error @ CassetteError::Io { .. }) => Self::environment(error),
-            CassettePlayerError::Cassette(error) => error.into(),
-            CassettePlayerError::Mcp(error) => error.into(),
-            CassettePlayerError::Fork { records: 0, .. } => Self::input(error).hint("record some first: vllm-vcr tap"),
-            CassettePlayerError::Fork { records, .. } => {
-                Self::usage(error).hint(format!("choose one from 1 to {records}"))
-            }
-            // A cassette that is committed is published.
-            CassettePlayerError::Secrets(_) => Self::input(error)
-                .hint("remove them with `vllm-vcr cassette redact FILE`, or play them with --allow-secrets"),
-        }
     }
 }
 

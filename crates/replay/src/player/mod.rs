@@ -22,6 +22,7 @@ mod kept;
 mod load;
 mod mcp;
 mod miss;
+mod outcome;
 mod receive;
 mod record;
 mod report;
@@ -39,7 +40,7 @@ use std::{
 };
 
 use base::lock::Lock;
-use http::{Request, Response, StatusCode};
+use http::Request;
 
 pub use crate::player::{
     answer::{
@@ -74,6 +75,7 @@ pub use crate::player::{
         completion::{Completed, CompletedBody, Completions},
     },
     index::CassettePlayerError,
+    outcome::{ConcernsRecord, Decided, Decision, PlayerOutcome, ReplacedRecords, Unanswered},
     record::{
         record_report::RecordReport,
         recorder::{PendingExchange, RecordPlace},
@@ -82,17 +84,13 @@ pub use crate::player::{
     secrets::{redact_cassette, redact_exchange, redact_named, redact_response, secrets},
 };
 use crate::{
-    account::{
-        EnvironmentChange, Journal, KeptMisses, NetworkBlock, SessionRecording, ToolDrift,
-        http::{plain, put},
-    },
+    account::{EnvironmentChange, Journal, KeptMisses, NetworkBlock, SessionRecording, ToolDrift, http::put},
     delivery::Clock,
     matching::requests::{CassetteIndex, RequestSession},
     mcp::Servers,
     player::{
         answer::generated::Counter,
         decide::fixtures::tried::Fixtures,
-        incoming::IncomingRequest,
         kept::{Earlier, HandOvers, Pages, RecordAddress, Use},
         record::{compare::Comparisons, recorder::CassetteRecorder},
         report::groups::RecordGroups,
@@ -101,7 +99,7 @@ use crate::{
     values::{EarlierValues, ValuePlans},
 };
 use net::{
-    server::{LatenessTracker, RequestBody, ResponseBody},
+    server::{LatenessTracker, RequestBody},
     upstream::Upstream,
 };
 use recording::{
@@ -184,63 +182,6 @@ struct SessionState {
     own: Option<Arc<CassettePlayer>>,
     /// Its cassette is its own too; else that player has the records of all.
     has_own_cassette: bool,
-}
-
-/// Mark in the extensions of a request that no endpoint behind the player serves; without a record it is a miss.
-#[derive(Debug, Clone, Copy)]
-pub struct Unanswered;
-
-/// Called with the name of the record that answers a request, `None` for none; true where something of the server around the player concerns it.
-pub type ConcernsRecord = Arc<dyn Fn(Option<&str>) -> bool + Send + Sync>;
-
-/// In the extensions of a request: the server around the player answers in the place of these records. They are not consumed, and the
-/// response is empty but for `x-vcr-record`.
-#[derive(Clone)]
-pub struct ReplacedRecords(pub ConcernsRecord);
-
-impl ReplacedRecords {
-    fn response(incoming: &IncomingRequest, name: &str) -> Option<Response<ResponseBody>> {
-        let Self(is_replaced) = incoming.parts.extensions.get()?;
-        if !is_replaced(Some(name)) {
-            return None;
-        }
-        let mut response = plain(StatusCode::OK, "");
-        put(response.headers_mut(), "x-vcr-record", name);
-        Some(response)
-    }
-}
-
-/// Outcome of a request.
-#[derive(Debug)]
-pub enum PlayerOutcome {
-    /// The player answered.
-    Answered(Response<ResponseBody>),
-    /// The server around the player answers it.
-    Passed(Request<RequestBody>),
-}
-
-/// Decision for a request.
-#[derive(Debug)]
-pub enum Decision {
-    /// It is answered.
-    Answer(Response<ResponseBody>),
-    /// A record answers it, at its deadlines.
-    Replay(Box<ReplayedResponse>),
-    /// The server around the player answers it.
-    Pass(Request<RequestBody>),
-    /// It goes upstream.
-    Forward(Box<Forward>),
-}
-
-/// A decision, with the player of the request's session.
-#[derive(Debug)]
-pub struct Decided {
-    /// Outcome of the request.
-    pub decision: Decision,
-    /// The session, where the request takes part in it.
-    pub session: Option<String>,
-    /// The player of that session's cassette.
-    pub cassette_player: Arc<CassettePlayer>,
 }
 
 impl CassettePlayer {

@@ -6,3 +6,4 @@ pub(in crate::player) mod compare;
 mod of_player;
 pub(in crate::player) mod record_report;
 pub(in crate::player) mod recorder;
+pub(in crate::player) mod session_values;

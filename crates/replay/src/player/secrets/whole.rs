@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::{
     RedactionResult, SearchedConversation, learn_body, learn_rest, lint::search_side, redact_after, redact_texts,
 };
-use crate::player::record::cassette_sink::SessionValues;
+use crate::player::record::session_values::SessionValues;
 use recording::{
     canonical::SharedList,
     cassette::{Cassette, CassetteRecord, Inherited, Moment, Sidecar, bases},
