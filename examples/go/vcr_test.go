@@ -33,7 +33,11 @@ func baseURL(t *testing.T) string {
 	t.Helper()
 	name := regexp.MustCompile(`[^A-Za-z0-9_.-]+`).ReplaceAllString(t.Name(), "-")
 	mode := cmp.Or(os.Getenv("VLLM_VCR_MODE"), "none")
-	vcr(t, "POST", "/vcr/sessions", map[string]string{"name": name, "cassette": name + ".yaml", "mode": mode})
-	t.Cleanup(func() { vcr(t, "DELETE", "/vcr/sessions/"+name, map[string]string{}) })
+	opened := map[string]string{"name": name, "cassette": name + ".yaml", "mode": mode, "if_unended": "drop"}
+	vcr(t, "POST", "/vcr/sessions", opened)
+	t.Cleanup(func() {
+		recorded := map[bool]string{true: "drop", false: "keep"}[t.Failed()]
+		vcr(t, "DELETE", "/vcr/sessions/"+name+"?recorded="+recorded, map[string]string{})
+	})
 	return server + "/vcr/s/" + name + "/v1"
 }

@@ -22,10 +22,18 @@ def vcr(method, path, body=None):
     pytest.fail(why, pytrace=False)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    report = yield
+    item.failed = getattr(item, "failed", False) or report.failed
+    return report
+
+
 @pytest.fixture
 def client(request):
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", request.node.nodeid)[-100:]
     mode = os.environ.get("VLLM_VCR_MODE", "none")
-    session = vcr("POST", "/vcr/sessions", {"name": name, "cassette": f"{name}.yaml", "mode": mode})
+    opened = {"name": name, "cassette": f"{name}.yaml", "mode": mode, "if_unended": "drop"}
+    session = vcr("POST", "/vcr/sessions", opened)
     yield openai.OpenAI(base_url=SERVER + session["base_url"])
-    vcr("DELETE", f"/vcr/sessions/{name}")
+    vcr("DELETE", f"/vcr/sessions/{name}?recorded={'drop' if request.node.failed else 'keep'}")

@@ -16,8 +16,9 @@ export const test = base.extend({
   client: async ({ task }, use) => {
     const name = `${task.file.name}-${task.name}`.replace(/[^A-Za-z0-9_.-]+/g, "-").slice(-100);
     const mode = process.env.VLLM_VCR_MODE ?? "none";
-    const session = await vcr("POST", "/vcr/sessions", { name, cassette: `${name}.yaml`, mode });
+    const opened = { name, cassette: `${name}.yaml`, mode, if_unended: "drop" };
+    const session = await vcr("POST", "/vcr/sessions", opened);
     await use(new OpenAI({ baseURL: server + session.base_url }));
-    await vcr("DELETE", `/vcr/sessions/${name}`);
+    await vcr("DELETE", `/vcr/sessions/${name}?recorded=${task.result?.errors?.length ? "drop" : "keep"}`);
   },
 });

@@ -45,7 +45,10 @@ pub(in crate::cli) fn run(command: AnswersCommand) -> Result<ExitCode, Failure> 
         let (read, mut mistakes) = read_answers(file);
         mistakes.extend(read.iter().flat_map(|file| file.records.iter().flat_map(|record| wrong(&file.path, record))));
         mistakes.sort_by_key(place);
-        if mistakes.is_empty() {
+        if let [CassetteError::Io { .. }] = mistakes.as_slice() {
+            has_mistakes = true;
+            Failure::input(AnswersError(mistakes)).report();
+        } else if mistakes.is_empty() {
             let (text, count) = report(&read);
             has_unreached |= count > 0;
             output::print(&text)?;

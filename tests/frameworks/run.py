@@ -139,6 +139,14 @@ def pytest_that_swallows_its_errors(it):
         assert (code, why is None or why in said) == (0 if why is None else 1, True), (call, said)
 
 
+def pytest_that_fails_while_it_is_recorded(it):
+    asks = "ask(client, [{'role': 'user', 'content': 'rainy in London'}])"
+    for end, files in [("; assert False", 0), ("", 1)]:
+        (it.place / "test_more.py").write_text(SWALLOWS.format(call="pass") + f"    {asks}{end}\n")
+        code, said = it.tap(more=["test_more.py"])
+        assert (code != 0) == bool(end) and len(it.files()) == files, (end, it.files(), said)
+
+
 def pytest_with_a_session_per_worker(it):
     conftest = """
 import os, openai, pytest
@@ -203,6 +211,7 @@ FRAMEWORKS = {
             pytest_with_a_deleted_cassette,
             pytest_with_an_edited_prompt,
             pytest_that_swallows_its_errors,
+            pytest_that_fails_while_it_is_recorded,
             pytest_with_a_session_per_worker,
         ],
         True,

@@ -9,8 +9,12 @@ use crate::support::running::vcr;
 #[test]
 fn a_row_is_measured_for_both_programs() {
     let folder = tempfile::tempdir().unwrap();
+    // A server that read it would not start.
+    std::fs::create_dir(folder.path().join("cassettes")).unwrap();
+    std::fs::write(folder.path().join("cassettes/odd.yaml"), "odd").unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_vllm-vcr"))
         .args(["bench", "--only", "one_by_one", "--json"])
+        .current_dir(&folder)
         .envs([("VLLM_VCR_PORT", "1"), ("VLLM_VCR_LISTEN", "127.0.0.1:1")])
         .output()
         .unwrap();

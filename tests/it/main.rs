@@ -22,6 +22,7 @@ mod readme;
 mod reference;
 mod schedule;
 mod secrets_page;
+mod stability;
 mod structure;
 mod support;
 mod sweep;

@@ -71,6 +71,8 @@ impl Contender<'_> {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        // Nor the `cassettes/` of the folder in which it was typed.
+        command.current_dir("/");
         let began = Instant::now();
         let mut child = in_a_group(&mut command).spawn()?;
         let mut stderr = BufReader::new(child.stderr.take().ok_or_else(|| io::Error::other("no stderr"))?);

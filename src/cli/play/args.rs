@@ -107,7 +107,7 @@ pub(in crate::cli) struct PlayArgs {
     /// Seed of random tokens.
     #[arg(long, group = "@any", value_name = "N", help_heading = "Sources", default_value = "0")]
     pub(in crate::cli) seed: u64,
-    /// Tokenizer of the trace: a directory, a tokenizer.json or a Hub id; or `none`, with which the text of each token is <id>. Default:
+    /// Tokenizer of the trace: a directory, a tokenizer.json or a Hub id; or `none`, with which the text of each token is `<id>`. Default:
     /// the built-in one.
     #[arg(long, group = "@any", value_name = "SPEC", help_heading = "Model")]
     pub(in crate::cli) tokenizer: Option<String>,

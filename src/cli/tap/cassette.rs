@@ -111,7 +111,10 @@ fn tapped(setup: &Setup, started: &[Arc<dyn StartedServer>]) -> TappedServers {
 /// Checks and completes what was typed.
 fn prepare(args: &mut TapArgs) -> Result<(), Failure> {
     choose_mode(args)?;
-    servers::refuse_mode(&args.mcp, args.cassettes.mode, &args.trace_out)?;
+    // Its sessions name their modes.
+    if !args.cassettes.sessions_only {
+        servers::refuse_mode(&args.mcp, args.cassettes.mode, &args.trace_out)?;
+    }
     servers::hide_headers(&args.mcp.upstream_header, &mut args.privacy.redaction);
     Ok(())
 }

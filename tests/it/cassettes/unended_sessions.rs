@@ -91,6 +91,8 @@ async fn what_a_killed_server_left_is_neither_played_nor_in_the_way() {
     let partial = place.path().join("one.yaml.partial");
     let recording = tap(&upstream, place.path());
     assert_eq!(open(&recording, json!({"mode": "once", "if_unended": "drop"})).await.status, 201);
+    // Its text is a file of its own.
+    assert_eq!(ask(&recording, &words(1)).await.status, 200);
     assert_eq!(ask(&recording, "half").await.status, 200);
     while !fs::read_to_string(&partial).is_ok_and(|text| text.contains("half")) {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -102,8 +104,10 @@ async fn what_a_killed_server_left_is_neither_played_nor_in_the_way() {
     assert!(refused.status == 400 && refused.text().contains("does not exist"), "{}", refused.text());
     let refused = open(&recording, json!({"mode": "once"})).await;
     assert!(refused.status == 400 && refused.text().contains("one.yaml.partial"), "{}", refused.text());
-    assert!(partial.exists(), "who says nothing loses nothing");
+    let bodies = place.path().join("one.vcr/blobs");
+    assert!(partial.exists() && fs::read_dir(&bodies).unwrap().count() > 0, "who says nothing loses nothing");
     assert_eq!(open(&recording, json!({"mode": "once", "if_unended": "drop"})).await.status, 201);
+    assert!(!bodies.exists(), "nothing names them any more");
     assert_eq!(ask(&recording, "whole").await.status, 200);
     assert_eq!(end(&recording, "").await.status, 200);
     let text = fs::read_to_string(place.path().join("one.yaml")).unwrap();

@@ -89,6 +89,8 @@ async fn records_of_a_server_are_in_the_cassette_of_the_test_that_asked() {
     let url = format!("shop=http://{}/mcp", real.address);
     // This server answers a call after a question, to which this client does not reply.
     recorded_and_played(&["--mcp", &url]).await;
+    // As the plugins of test frameworks start it.
+    recorded_and_played(&["--sessions-only", "--mcp", &url]).await;
     let seen = real.requests.lock().unwrap();
     assert!(!seen.iter().any(|request| String::from_utf8_lossy(request).contains("x-vcr-session")));
 }

@@ -284,7 +284,10 @@ async fn case_6_misses_are_answers_and_in_the_report() {
     assert_eq!((missed.status, code(&missed)), (200, 40400));
     let vcr = &missed.json()["error"]["data"]["vcr"];
     assert_eq!(vcr["diffs"][0]["path"], "$.params.arguments.what");
-    assert_eq!(play.get("/vcr/misses").await[0]["diffs"], vcr["diffs"]);
+    let listed = play.get("/vcr/misses").await;
+    assert_eq!(listed[0]["diffs"], vcr["diffs"]);
+    let message = listed[0]["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with("No recorded interaction matched"), "{message}");
     let unknown = client.ask(json!(2), "no/method", &json!({})).await;
     assert_eq!((unknown.status, code(&unknown)), (200, -32601));
     let (exit, notes) = play.stop();

@@ -134,6 +134,36 @@ const MANIFESTS: &[(&str, &[&str], &[&str], &str)] = &[
         "qwen2-7b",
     ),
     (
+        "batch-gateway: scripts/dev-deploy.sh",
+        &[
+            "--model",
+            "sim-model",
+            "--port",
+            "8000",
+            "--time-to-first-token=50ms",
+            "--inter-token-latency=100ms",
+            "--v=5",
+        ],
+        &[],
+        "sim-model",
+    ),
+    (
+        "the same, a server that refuses",
+        &[
+            "--model",
+            "sim-model-always-fail",
+            "--port",
+            "8000",
+            "--time-to-first-token=10ms",
+            "--inter-token-latency=10ms",
+            "--v=5",
+            "--failure-injection-rate=100",
+            "--failure-types=rate_limit",
+        ],
+        &[],
+        "sim-model-always-fail",
+    ),
+    (
         "llm-d-inference-sim: manifests/deployment_kvcache.yaml",
         &[
             "--model",
@@ -213,7 +243,8 @@ async fn argument_lists_of_public_manifests_start_play_unchanged() {
         let running = Running::start(&[&["play"], borrowed(&words).as_slice()].concat());
         assert_eq!(model_of(&running).await, *model, "{manifest}");
         let answer = chat(&running).await;
-        assert_eq!(answer.status, 200, "{manifest}: {}", answer.text());
+        let status = if arguments.contains(&"--failure-injection-rate=100") { 429 } else { 200 };
+        assert_eq!(answer.status, status, "{manifest}: {}", answer.text());
         let (_, said) = running.stop();
         let named: Vec<&str> = said.lines().filter(|line| line.starts_with("--")).collect();
         for flag in *without_effect {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    Cassette, CassetteError, blob, parse,
+    Cassette, CassetteError, blob, load, parse,
     private_file::{followed, partial, private, with_end, write},
     side::{self, sidecar_of},
     spool::Spool,
@@ -173,7 +173,8 @@ impl Partial {
     }
 }
 
-/// Removes the partial file of a cassette where nobody writes it any more: what a recording left that was not ended.
+/// Removes the partial file of a cassette where nobody writes it any more, and the bodies that the cassette does not name: what a
+/// recording left that was not ended.
 ///
 /// # Errors
 /// When it is written now, or cannot be removed.
@@ -185,7 +186,11 @@ pub fn remove_unfinished(cassette: &Path) -> Result<(), CassetteError> {
     }
     let _locked = lock(path, &own)?;
     tracing::warn!("{} is of a recording that was not ended: it is dropped", own.display());
-    fs::remove_file(&own).map_err(|source| CassetteError::Io { path: own, source })
+    // Of a cassette that cannot be read it is not known what it names.
+    let named = if path.exists() { load(path).ok().map(|it| it.records) } else { Some(Vec::new()) };
+    let removed = named.map_or(Ok(()), |records| blob::remove_others(path, &records));
+    let removed = removed.and_then(|()| blob::remove(path, &[])).and_then(|()| fs::remove_file(&own));
+    removed.map_err(|source| CassetteError::Io { path: own, source })
 }
 
 /// Opens a partial file for one's own.

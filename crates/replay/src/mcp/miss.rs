@@ -74,6 +74,11 @@ impl McpMiss<'_> {
         error(Some(id), code, &self.text(FOR_CLIENTS), Some(json!({"vcr": detail})))
     }
 
+    /// The error as people read it in lists of misses.
+    pub(super) fn shown(&self) -> Value {
+        json!({"message": self.text(FOR_CLIENTS)})
+    }
+
     /// The message for the log: its first line, since the client has all of it.
     pub(super) fn log(&self) -> String {
         self.text(FOR_LOG).lines().next().unwrap_or_default().to_owned()

@@ -128,9 +128,11 @@ impl McpSession {
             }
             return self.forward(&identity.fields, Some(reason), out);
         }
-        let detail = miss.detail();
+        let mut detail = miss.detail();
         tracing::warn!("{}", miss.log());
         out.answer(miss.response(id, &detail));
+        // Where misses of a model have it.
+        detail.as_object_mut().into_iter().for_each(|fields| drop(fields.insert("error".to_owned(), miss.shown())));
         self.account.miss(reason, detail);
         self.note(&identity.fields, "missed", Some(("reason", reason)));
     }

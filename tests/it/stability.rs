@@ -1,0 +1,91 @@
+//! What the page about stability promises: flags and metrics that are there, and files of earlier versions that are read.
+
+use std::collections::{BTreeSet, HashSet};
+
+use clap::Command;
+use serde_json::{Value, json};
+
+use crate::support::{
+    client::{self, get},
+    running::{Running, vcr},
+    tap_program::{Program, ask, engine, until},
+    tree,
+};
+
+/// The lines of the page's lists, by their number on the page.
+fn list(number: usize) -> Vec<String> {
+    let page = tree::read("docs/src/reference/stability.md");
+    let list = page.split("```text\n").nth(number + 1).unwrap().split("```").next().unwrap();
+    list.lines().map(str::to_owned).collect()
+}
+
+fn flags_of<'a>(mut command: &'a Command, path: &[&str]) -> HashSet<&'a str> {
+    for name in path {
+        command = command.find_subcommand(name).unwrap_or_else(|| panic!("there is no {path:?}"));
+    }
+    command.get_arguments().filter_map(|it| it.get_long_and_visible_aliases()).flatten().collect()
+}
+
+#[test]
+fn flags_that_are_promised_are_there_and_those_of_a_screen_are_promised() {
+    let program = vllm_vcr::cli::command();
+    for line in list(0) {
+        let (path, promised): (Vec<&str>, Vec<&str>) = line.split(' ').partition(|word| !word.starts_with("--"));
+        let known = flags_of(&program, &path);
+        let promised: BTreeSet<&str> = promised.into_iter().map(|flag| flag.trim_start_matches('-')).collect();
+        let gone: Vec<_> = promised.iter().filter(|flag| !known.contains(*flag)).collect();
+        assert!(gone.is_empty(), "{path:?} has lost {gone:?}");
+        let screen = vcr(&[path.as_slice(), &["-h"]].concat());
+        let screen = String::from_utf8(screen.stdout).unwrap();
+        let screen = screen.split("\nExample").next().unwrap();
+        let shown =
+            screen.lines().filter_map(|line| line.trim().split("--").nth(1).filter(|_| line.trim().starts_with('-')));
+        let shown = shown.map(|rest| rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').next().unwrap());
+        let missing: Vec<_> = shown.filter(|flag| *flag != "help" && !promised.contains(flag)).collect();
+        assert!(missing.is_empty(), "{path:?} shows {missing:?}, which the page does not promise");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_that_are_promised_are_there() {
+    let play = Running::start(&["play", "--port", "0", "--vcr-metrics", "--instant"]);
+    let folder = tempfile::tempdir().unwrap();
+    let mut tap = Program::start(engine(), &folder.path().join("t.jsonl"), &["--admin-listen", "127.0.0.1:0"]);
+    let admin = tap.admin();
+    // A family with labels is there once one of them is.
+    assert!(ask(tap.address, "one"));
+    until(admin, "vcr_records_written_total 1\n");
+    for (number, address) in [(1, admin), (2, play.address)] {
+        let page = client::send(address, &get("/metrics")).await.text();
+        for metric in list(number) {
+            assert!(page.contains(&format!("# TYPE {metric}\n")), "{metric}: {page}");
+        }
+    }
+}
+
+const OLD: [&str; 1] = ["0.1"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_of_earlier_versions_give_the_same_answers() {
+    for version in OLD {
+        let file = |name: &str| tree::root().join("tests/stable").join(version).join(name).to_str().unwrap().to_owned();
+        let played = Running::start(&["play", "--port", "0", "--strict", "--cassette", &file("agent.yaml")]);
+        let live = format!("http://{}", played.address);
+        let secret = [("VLLM_VCR_SECRET_EMAIL_1", "jane.doe@example.org")];
+        let sent = std::process::Command::new(env!("CARGO_BIN_EXE_vllm-vcr"))
+            .args(["drift", &file("agent.yaml"), "--live", &live, "--text"])
+            .envs(secret)
+            .output()
+            .unwrap();
+        let said = String::from_utf8(sent.stdout).unwrap();
+        assert!(said.contains("0 of 8 answers differ"), "{version}: {said}");
+        let summary: Value =
+            serde_json::from_slice(&vcr(&["inspect", "summary", "--json", &file("day.jsonl")]).stdout).unwrap();
+        assert_eq!((&summary["records"], &summary["tokens"]["output_total"]), (&json!(9), &json!(68)), "{version}");
+        let played = Running::start(&["play", "--port", "0", "--instant", "--replay-tokens", &file("day.jsonl")]);
+        let body = json!({"messages": [{"role": "user", "content": "Where is Rome?"}]});
+        let answer = played.send("/v1/chat/completions", &body).await.json();
+        let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
+        assert_eq!(text, "files really bec partial period Direct accepted relation", "{version}: {answer}");
+    }
+}
