@@ -96,6 +96,8 @@ function isDrawn({ title, titles, kinds, ticks, series }) {
 
 async function opened(browser, url, theme, { script = true } = {}) {
   const page = await browser.newPage();
+  // The machine may check other things at the same time.
+  page.setDefaultTimeout(180_000);
   const said = [];
   page.on("console", (message) => said.push(`${message.type()}: ${message.text()}`));
   page.on("pageerror", (error) => said.push(`error: ${error.message}`));

@@ -70,6 +70,8 @@ const { server, started } = play("--fault", "429 where prompt=many");
 try {
   const url = await started;
   const page = await browser.newPage();
+  // The machine may check other things at the same time.
+  page.setDefaultTimeout(180_000);
   const said = [];
   const outside = [];
   page.on("pageerror", (error) => said.push(error.message));
