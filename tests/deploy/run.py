@@ -233,12 +233,6 @@ def sample_names(url):
 
 def check_dashboard(folder):
     """Every query parses and names only metrics that a server or a tap has."""
-    play = ["play", "--port", "0", "--synthetic", "random", "--vcr-metrics", "--engine", "--enable-kv-cache-events", "--kv-events-endpoint", "tcp://127.0.0.1:9"]
-    with Running(*play) as server:
-        recorded = ["--trace-out", folder / "t.jsonl", "--admin-listen", "127.0.0.1:0"]
-        with Running("tap", "--upstream", server.urls[0], "--listen", "127.0.0.1:0", *recorded) as tap:
-            page(f"{tap.urls[0]}/v1/completions", {"prompt": "a", "max_tokens": 2, "model": "smollm2-135m"})
-            known = sample_names(server.urls[0]) | sample_names(tap.urls[-1])
     dashboard = json.loads((CHART / "dashboards/vllm-vcr.json").read_text())
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     variables = [it["query"]["query"] for it in dashboard["templating"]["list"] if it["type"] == "query"]
@@ -246,6 +240,17 @@ def check_dashboard(folder):
         # Variables of Grafana are no PromQL.
         promql_parser.parse(query.replace("$__rate_interval", "1m"))
     named = {name for query in queries + variables for name in re.findall(r"\b(?:vllm:|vcr_|http_)\w+", query)}
+    play = ["play", "--port", "0", "--synthetic", "random", "--vcr-metrics", "--engine", "--enable-kv-cache-events", "--kv-events-endpoint", "tcp://127.0.0.1:9"]
+    with Running(*play) as server:
+        recorded = ["--trace-out", folder / "t.jsonl", "--admin-listen", "127.0.0.1:0"]
+        with Running("tap", "--upstream", server.urls[0], "--listen", "127.0.0.1:0", *recorded) as tap:
+            page(f"{tap.urls[0]}/v1/completions", {"prompt": "a", "max_tokens": 2, "model": "smollm2-135m"})
+            # The tap counts a response when it has recorded it.
+            for _ in range(100):
+                known = sample_names(server.urls[0]) | sample_names(tap.urls[-1])
+                if named <= known:
+                    break
+                time.sleep(0.1)
     check(len(named) > 20 and named <= known, f"{len(queries)} queries of the dashboard name {len(named)} metrics that exist{sorted(named - known) or ''}")
 
 
