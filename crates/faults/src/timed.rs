@@ -117,10 +117,10 @@ impl FaultSet {
         self.rules.iter().filter_map(|rule| age(&rule.fault.kind)).max()
     }
 
-    /// What is the matter with a replica now, and the numbers of the faults that make it so.
+    /// What is the matter with a replica at a time, and the numbers of the faults that make it so.
     #[must_use]
-    pub fn of_server(&self, replica: u32) -> (ServerCondition, Vec<usize>) {
-        let elapsed = self.start.elapsed();
+    pub fn of_server(&self, replica: u32, at: Instant) -> (ServerCondition, Vec<usize>) {
+        let elapsed = at.saturating_duration_since(self.start);
         let (mut condition, mut active) = (ServerCondition::default(), Vec::new());
         for (number, rule) in self.rules.iter().enumerate() {
             let selection = &rule.fault.selection;
@@ -140,10 +140,10 @@ impl FaultSet {
         self.note(number, HitOf::Replica(replica)).unwrap_or_default()
     }
 
-    /// When the next fault of a whole server begins or ends; `None` where none does.
+    /// When the next fault of a whole server begins or ends after a time; `None` where none does.
     #[must_use]
-    pub fn next_change(&self) -> Option<Instant> {
-        let elapsed = self.start.elapsed();
+    pub fn next_change(&self, after: Instant) -> Option<Instant> {
+        let elapsed = after.saturating_duration_since(self.start);
         let of_servers = self.rules.iter().filter(|rule| rule.fault.row.stage == FaultStage::Server);
         let ends = of_servers.flat_map(|rule| [rule.fault.selection.from, rule.fault.selection.until]);
         ends.flatten().filter(|time| *time > elapsed).min().and_then(|time| self.start.checked_add(time))
@@ -208,12 +208,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_server_has_its_faults_from_time_to_time() {
         let set = set(&["slower:3 where from=10s until=20s", "die where from=15s until=16s replica=1", "slower:2"], 0);
-        let now = |replica| set.of_server(replica).0;
-        let next = || set.next_change().map(|at| (at - set.start).as_secs());
+        let now = |replica| set.of_server(replica, Instant::now()).0;
+        let next = || set.next_change(Instant::now()).map(|at| (at - set.start).as_secs());
         assert_eq!((now(0).slower, next()), (2.0, Some(10)));
         tokio::time::advance(Duration::from_secs(15)).await;
         assert_eq!((now(0).slower, now(0).is_dead, now(1).is_dead, next()), (6.0, false, true, Some(16)));
-        assert_eq!(set.of_server(1).1, [0, 1, 2]);
+        assert_eq!(set.of_server(1, Instant::now()).1, [0, 1, 2]);
         assert_eq!(set.began(1, 1), "die where replica=1 from=15000000us until=16000000us");
         tokio::time::advance(Duration::from_secs(5)).await;
         assert_eq!((now(1), next()), (ServerCondition { slower: 2.0, ..ServerCondition::default() }, None));

@@ -19,7 +19,7 @@ use std::{collections::HashSet, future::Future, sync::Arc, time::Duration};
 use tokio::{
     sync::watch,
     task::JoinSet,
-    time::{sleep, sleep_until},
+    time::{Instant, sleep, sleep_until},
 };
 
 pub use self::script::{FleetScript, ScriptError};
@@ -200,6 +200,9 @@ struct ReplicaControl {
     has_engine: bool,
 }
 
+/// Time that a replica has to see a change before the next one.
+const SEEN_WITHIN: Duration = Duration::from_millis(5);
+
 /// Lets the faults of whole servers happen, for ever.
 async fn follow(faults: &ServerFaults, controls: &[ReplicaControl]) {
     let mut changes = faults.changes();
@@ -207,10 +210,10 @@ async fn follow(faults: &ServerFaults, controls: &[ReplicaControl]) {
         changes.borrow_and_update();
         let set = faults.current();
         let mut begun: HashSet<(u32, usize)> = HashSet::new();
+        let mut at = Instant::now();
         loop {
-            let next = set.next_change();
             for (replica, control) in (0..).zip(controls) {
-                let (condition, active) = set.of_server(replica);
+                let (condition, active) = set.of_server(replica, at);
                 for number in active {
                     if begun.insert((replica, number)) {
                         control.begin(&set, number, replica);
@@ -219,13 +222,17 @@ async fn follow(faults: &ServerFaults, controls: &[ReplicaControl]) {
                 control.apply(condition);
             }
             let until_next = async {
-                match next {
-                    Some(next) => sleep_until(next).await,
+                match set.next_change(at) {
+                    // None is left out where a busy machine was late for several.
+                    Some(next) => {
+                        sleep_until(next.max(Instant::now() + SEEN_WITHIN)).await;
+                        next
+                    }
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
-                () = until_next => {}
+                next = until_next => at = next,
                 changed = changes.changed() => match changed {
                     Ok(()) => break,
                     Err(_) => return std::future::pending().await,
@@ -364,5 +371,36 @@ async fn reopened(place: &ListenerPlace, number: u32, life: &watch::Receiver<Lif
 async fn until(life: &mut watch::Receiver<Life>, is_there: impl Fn(Life) -> bool) {
     if life.wait_for(|life| is_there(*life)).await.is_err() {
         std::future::pending::<()>().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::play::faults::FaultLines;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_machine_that_is_late_for_two_changes_leaves_none_out() {
+        let faults = vec!["die where from=500ms until=600ms".parse().unwrap()];
+        let faults = ServerFaults::new(FaultLines { faults, ..FaultLines::default() }, false);
+        let (life, mut lived) = watch::channel(Life::Alive);
+        let controls = [ReplicaControl { life, slowdown: Arc::default(), has_engine: false }];
+        let seen = async {
+            let mut seen = Vec::new();
+            while seen.len() < 2 {
+                lived.changed().await.unwrap();
+                seen.push(*lived.borrow_and_update());
+            }
+            seen
+        };
+        let late = async {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            seen = seen => assert_eq!(seen, [Life::Dead, Life::Alive]),
+            () = follow(&faults, &controls) => {}
+            () = late => {}
+        }
     }
 }
