@@ -1,6 +1,9 @@
 //! What the page about stability promises: flags and metrics that are there, and files of earlier versions that are read.
 
-use std::collections::{BTreeSet, HashSet};
+use std::{
+    collections::{BTreeSet, HashSet},
+    ffi::OsStr,
+};
 
 use clap::Command;
 use serde_json::{Value, json};
@@ -19,11 +22,15 @@ fn list(number: usize) -> Vec<String> {
     list.lines().map(str::to_owned).collect()
 }
 
+/// The flags of a command that are also variables of their name.
 fn flags_of<'a>(mut command: &'a Command, path: &[&str]) -> HashSet<&'a str> {
     for name in path {
         command = command.find_subcommand(name).unwrap_or_else(|| panic!("there is no {path:?}"));
     }
-    command.get_arguments().filter_map(|it| it.get_long_and_visible_aliases()).flatten().collect()
+    let variable = |flag: &str| format!("VLLM_VCR_{}", flag.to_ascii_uppercase().replace('-', "_"));
+    let with_variables =
+        command.get_arguments().filter(|it| it.get_env() == it.get_long().map(variable).as_deref().map(OsStr::new));
+    with_variables.filter_map(|it| it.get_long_and_visible_aliases()).flatten().collect()
 }
 
 #[test]
@@ -34,7 +41,7 @@ fn flags_that_are_promised_are_there_and_those_of_a_screen_are_promised() {
         let known = flags_of(&program, &path);
         let promised: BTreeSet<&str> = promised.into_iter().map(|flag| flag.trim_start_matches('-')).collect();
         let gone: Vec<_> = promised.iter().filter(|flag| !known.contains(*flag)).collect();
-        assert!(gone.is_empty(), "{path:?} has lost {gone:?}");
+        assert!(gone.is_empty(), "{path:?} has lost {gone:?}, or their variables");
         let screen = vcr(&[path.as_slice(), &["-h"]].concat());
         let screen = String::from_utf8(screen.stdout).unwrap();
         let screen = screen.split("\nExample").next().unwrap();
