@@ -209,8 +209,7 @@ impl<B> FaultedBody<B> {
             StreamFault::Truncate => self.cut([BodyStep::End(None)]),
             StreamFault::Error(error) => {
                 let error = error.error(&self.context);
-                let asked = (self.context.endpoint, self.context.rpc_id.as_ref());
-                let events = error_events(&error, asked, self.form, self.seen.events);
+                let events = error_events(&error, &self.context, self.form, self.seen.events);
                 self.cut(events.into_iter().map(BodyStep::Send).chain([BodyStep::End(None)]));
             }
             StreamFault::Drip { .. }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use net::wire::{encode_event, event_data};
 use serde_json::{Value, json};
 
-use crate::piece::FaultedForm;
+use crate::{kind::RefusalContext, piece::FaultedForm};
 
 /// Tokens that an event carries.
 #[must_use]
@@ -36,17 +36,12 @@ pub fn tokens_of(event: &[u8]) -> u64 {
 ///
 /// The engine writes a failure with spaces in its JSON and `[DONE]` after it, Messages as an event `error` and nothing after it. It ends
 /// `/v1/responses` without a word; the event there is OpenAI's `error`. An MCP server fails with an internal error of JSON-RPC.
-pub(crate) fn error_events(
-    error: &ApiError,
-    (endpoint, rpc_id): (Endpoint, Option<&Value>),
-    form: FaultedForm,
-    events: u64,
-) -> Vec<Bytes> {
-    if let Some(id) = rpc_id {
+pub(crate) fn error_events(error: &ApiError, context: &RefusalContext, form: FaultedForm, events: u64) -> Vec<Bytes> {
+    if let Some(id) = &context.rpc_id {
         let rpc = json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": error.message}}).to_string();
         return vec![if form == FaultedForm::Whole { rpc.into() } else { encode_event(Some("message"), &rpc) }];
     }
-    match (form, endpoint) {
+    match (form, context.endpoint) {
         (FaultedForm::Whole, Endpoint::Messages) => vec![anthropic::error_body(error).into()],
         (FaultedForm::Whole, _) => vec![error.body().into()],
         (_, Endpoint::Messages) => {
