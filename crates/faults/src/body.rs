@@ -4,6 +4,8 @@
 //! happens as soon as that place is reached, between events or inside one; edits change the event itself. What has to leave in writes of
 //! its own has a pause between its parts. A fault that ends the body drops the inner one, and with it the work for it.
 
+mod error_events;
+
 use std::{
     pin::Pin,
     task::{Context, Poll, ready},
@@ -18,6 +20,7 @@ use net::{
 };
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use self::error_events::error_events;
 use crate::{
     active::{ActiveFault, BodyProgress, OnFault},
     edits::EventEdit,
@@ -25,7 +28,7 @@ use crate::{
     piece::{BodyPiece, FaultedForm},
     set::ChosenFault,
     steps::{BodyPace, BodyStep, BodySteps, StepOutcome},
-    wire::{error_events, tokens_of},
+    wire::tokens_of,
 };
 
 /// Maximum size in bytes of a body without events that are gathered; faults do not concern what follows.
@@ -209,8 +212,7 @@ impl<B> FaultedBody<B> {
             StreamFault::Truncate => self.cut([BodyStep::End(None)]),
             StreamFault::Error(error) => {
                 let error = error.error(&self.context);
-                let asked = (self.context.endpoint, self.context.rpc_id.as_ref());
-                let events = error_events(&error, asked, self.form, self.seen.events);
+                let events = error_events(&error, &self.context, self.form, self.seen.events);
                 self.cut(events.into_iter().map(BodyStep::Send).chain([BodyStep::End(None)]));
             }
             StreamFault::Drip { .. }

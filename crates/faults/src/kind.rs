@@ -83,7 +83,7 @@ pub struct RefusalContext {
     pub names: Arc<[String]>,
     /// The name that the request has; empty where it has none.
     pub model: String,
-    /// Id of a JSON-RPC request, as MCP servers get.
+    /// Id of a request to an MCP server, null where it has none; `None` for any other request.
     pub rpc_id: Option<serde_json::Value>,
 }
 

@@ -1,11 +1,7 @@
-//! What faults know of the endpoints' streams: tokens of events, and errors as events.
+//! What faults know of the endpoints' streams: tokens of events, and arguments in them.
 
-use api::{ApiError, Endpoint, anthropic};
-use bytes::Bytes;
-use net::wire::{encode_event, event_data};
-use serde_json::{Value, json};
-
-use crate::piece::FaultedForm;
+use net::wire::event_data;
+use serde_json::Value;
 
 /// Tokens that an event carries.
 #[must_use]
@@ -30,45 +26,6 @@ pub fn tokens_of(event: &[u8]) -> u64 {
         u64::from(has.iter().any(|name| delta.get(name).is_some_and(is_output)))
     };
     choices.iter().map(of_choice).sum()
-}
-
-/// An error in the middle of a body, and what follows it.
-///
-/// The engine writes a failure with spaces in its JSON and `[DONE]` after it, Messages as an event `error` and nothing after it. It ends
-/// `/v1/responses` without a word; the event there is OpenAI's `error`. An MCP server fails with an internal error of JSON-RPC.
-pub(crate) fn error_events(
-    error: &ApiError,
-    (endpoint, rpc_id): (Endpoint, Option<&Value>),
-    form: FaultedForm,
-    events: u64,
-) -> Vec<Bytes> {
-    if let Some(id) = rpc_id {
-        let rpc = json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": error.message}}).to_string();
-        return vec![if form == FaultedForm::Whole { rpc.into() } else { encode_event(Some("message"), &rpc) }];
-    }
-    match (form, endpoint) {
-        (FaultedForm::Whole, Endpoint::Messages) => vec![anthropic::error_body(error).into()],
-        (FaultedForm::Whole, _) => vec![error.body().into()],
-        (_, Endpoint::Messages) => {
-            let kind = if error.status == 500 { "internal_error" } else { error.kind };
-            let data = json!({"type": "error", "error": {"type": kind, "message": error.message}});
-            vec![encode_event(Some("error"), &data.to_string())]
-        }
-        (_, Endpoint::Responses) => {
-            let data = json!({
-                "type": "error", "sequence_number": events, "code": error.kind, "message": error.message, "param": null,
-            });
-            vec![encode_event(Some("error"), &data.to_string())]
-        }
-        _ => {
-            let message = Value::from(error.message.as_str());
-            let data = format!(
-                "{{\"error\": {{\"message\": {message}, \"type\": \"{}\", \"param\": null, \"code\": {}}}}}",
-                error.kind, error.status
-            );
-            vec![encode_event(None, &data), encode_event(None, "[DONE]")]
-        }
-    }
 }
 
 /// The place after the first character of a tool call's arguments in an event.

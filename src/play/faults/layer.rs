@@ -5,7 +5,6 @@ use std::{convert::Infallible, future::pending, mem, sync::Arc};
 use axum::{body::Body, extract::Request, response::Response};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use serde::de::IgnoredAny;
 use serde_json::Value;
 use tokio::time::sleep;
 use tower::Service;
@@ -26,6 +25,7 @@ use crate::{
     net::server::{ConnectionEnd, media_type, receive_whole},
     play::{
         http::{broken, unreceived},
+        mcp::ROOT,
         middleware::{Intercept, called},
     },
     recording::redaction::RedactionRules,
@@ -159,7 +159,7 @@ impl FaultLayer {
         let chosen = set.choose_with(&seen, own);
         let mut context = self.context(endpoint);
         if !chosen.is_empty() {
-            (context.model, context.rpc_id) = named_in(&body);
+            (context.model, context.rpc_id) = named_in(parts.uri.path(), &body);
         }
         let (requested, replied) = (body.clone(), Arc::default());
         let served = self.faults.log().and_then(|log| log.begin(parts.uri.path(), &body));
@@ -175,16 +175,15 @@ impl FaultLayer {
     }
 }
 
-/// The model that a request names, and its id where it is one of JSON-RPC.
-fn named_in(body: &[u8]) -> (String, Option<Value>) {
+/// The model that a request names, and its id where it is to an MCP server: null for a batch, and for what is no request of JSON-RPC.
+fn named_in(path: &str, body: &[u8]) -> (String, Option<Value>) {
     #[derive(Default, serde::Deserialize)]
     struct NamedFields {
         model: Option<String>,
-        jsonrpc: Option<IgnoredAny>,
         id: Option<Value>,
     }
     let named: NamedFields = serde_json::from_slice(body).unwrap_or_default();
-    (named.model.unwrap_or_default(), named.id.filter(|_| named.jsonrpc.is_some()))
+    (named.model.unwrap_or_default(), path.starts_with(ROOT).then(|| named.id.unwrap_or_default()))
 }
 
 impl FaultedRequest {

@@ -27,7 +27,10 @@ pub(in crate::play) struct ParsedBy {
     only_first: bool,
     /// True where reasoning is sent.
     sends_reasoning: bool,
+    /// True for a request for a stream, as its runs are counted.
     streams: bool,
+    /// True where an answer is read step by step.
+    steps: bool,
     is_response: bool,
 }
 
@@ -55,6 +58,7 @@ impl ParsedBy {
             only_first: request.tools.only_first,
             sends_reasoning: request.include_reasoning,
             streams: request.stream,
+            steps: request.stream,
             is_response: request.is_response(),
         })
     }
@@ -78,12 +82,12 @@ impl ParsedBy {
 
     /// Marks around the reasoning of an answer to this prompt; `None` where nothing of it is reasoning.
     pub(in crate::play) fn reasoning_marks(&self, prompt: &[u32]) -> Option<ReasoningMarks> {
-        parsers::reasoning_marks(&self.parsing, &self.parsers.vocabulary, prompt, self.streams)
+        parsers::reasoning_marks(&self.parsing, &self.parsers.vocabulary, prompt, self.steps)
     }
 
     /// The same, which reads an answer step by step also where it is whole: one of which the beginning was delivered.
     pub(in crate::play) fn stepwise(&self) -> Self {
-        Self { streams: true, ..self.clone() }
+        Self { steps: true, ..self.clone() }
     }
 
     /// Counts that calls were looked for in a delta or a whole choice.
@@ -139,7 +143,7 @@ impl ParsedBy {
 
     /// The parser of one choice. `seed` makes the ids of its calls.
     pub(in crate::play) fn start(&self, prompt: &[u32], seed: u64) -> SequenceParser {
-        let mode = if self.streams {
+        let mode = if self.steps {
             let stream = Box::new(self.stream(prompt, seed));
             ParseMode::Stream { stream, has_called: false, kept: AnswerMessage::default() }
         } else {
@@ -217,9 +221,11 @@ impl SequenceParser {
     pub(in crate::play) fn event(&mut self, step: &mut ChoiceStep) -> Option<Delta> {
         let ParseMode::Stream { stream, has_called, .. } = &mut self.mode else { return None };
         let mut delta = stream.push(&step.text, &step.ids, step.finish.is_some());
-        stream.found_calls().into_iter().for_each(|found| self.by.count(found));
         *has_called |= delta.as_ref().is_some_and(|delta| !delta.calls.is_empty());
-        if *has_called {
+        if self.by.streams {
+            stream.found_calls().into_iter().for_each(|found| self.by.count(found));
+        }
+        if self.by.streams && *has_called {
             self.by.call(&mut step.finish);
         }
         delta.iter_mut().for_each(|delta| self.by.limited(delta));
@@ -243,27 +249,28 @@ impl SequenceParser {
 
     /// The parts of a whole answer's text; its finish reason is made the API's.
     pub(in crate::play) fn message(&mut self, text: &str, finish: &mut Option<StepFinish>) -> Option<AnswerMessage> {
-        let (output, reasoning, counter, ids) = match &mut self.mode {
-            ParseMode::Whole { output, reasoning, counter, ids } => (output, reasoning, counter, ids),
-            ParseMode::Stream { kept, .. } => {
-                let message = mem::take(kept);
-                if self.by.parsing.choice == ToolChoice::Auto && !message.calls.is_empty() {
-                    called(finish);
+        let (parsing, vocabulary) = (&self.by.parsing, &self.by.parsers.vocabulary);
+        let mut message = match &mut self.mode {
+            ParseMode::Stream { kept, .. } => mem::take(kept),
+            ParseMode::Whole { output, reasoning, counter, ids } => {
+                let by_ids = || count_reasoning_tokens(parsing, vocabulary, output);
+                *reasoning = counter.as_ref().map_or_else(by_ids, |counter| counter.reasoning_tokens());
+                let parts = whole(parsing, vocabulary, text);
+                let call = |parsers::ParsedCall { name, arguments }| MessageCall { id: ids.make(), name, arguments };
+                AnswerMessage {
+                    content: parts.content,
+                    reasoning: parts.reasoning.filter(|_| self.by.sends_reasoning),
+                    calls: parts.calls.into_iter().map(call).collect(),
                 }
-                return Some(message);
             }
         };
-        let (parsing, vocabulary) = (&self.by.parsing, &self.by.parsers.vocabulary);
-        let by_ids = || count_reasoning_tokens(parsing, vocabulary, output);
-        *reasoning = counter.as_ref().map_or_else(by_ids, |counter| counter.reasoning_tokens());
-        let parts = whole(parsing, vocabulary, text);
-        if reads_calls(parsing) {
-            self.by.count(!parts.calls.is_empty());
+        if !self.by.streams && reads_calls(parsing) {
+            self.by.count(!message.calls.is_empty());
         }
         // Calls of a message that offers no tools: they are taken out of the text, and nobody gets them.
         let is_offered = parsing.choice != ToolChoice::Auto || !parsing.functions.is_empty();
-        match &self.by.parsing.choice {
-            ToolChoice::Auto if is_offered && !parts.calls.is_empty() => called(finish),
+        match &parsing.choice {
+            ToolChoice::Auto if is_offered && !message.calls.is_empty() => called(finish),
             ToolChoice::Required => self.by.call(finish),
             ToolChoice::Auto | ToolChoice::Named(_) | ToolChoice::None => {}
         }
@@ -274,13 +281,8 @@ impl SequenceParser {
         } else {
             usize::MAX
         };
-        let call =
-            |call: parsers::ParsedCall| MessageCall { id: ids.make(), name: call.name, arguments: call.arguments };
-        Some(AnswerMessage {
-            content: parts.content,
-            reasoning: parts.reasoning.filter(|_| self.by.sends_reasoning),
-            calls: parts.calls.into_iter().take(most).map(call).collect(),
-        })
+        message.calls.truncate(most);
+        Some(message)
     }
 }
 
@@ -302,5 +304,37 @@ fn add(message: &mut AnswerMessage, delta: Delta) {
         }
         let last = message.calls.last_mut().zip(call.arguments);
         last.into_iter().for_each(|(last, arguments)| last.arguments.push_str(&arguments));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::{parsers::ToolFormat, prompt::Tokenizer};
+
+    #[test]
+    fn a_message_that_offers_no_tools_has_no_calls_however_it_is_read() {
+        let formats = Formats { reasoning: None, tools: Some(ToolFormat::Hermes) };
+        let parsers = Arc::new(Parsers::new(formats, &Tokenizer::ids_only(100).unwrap()));
+        let parsing = Parsing { formats, thinking: Thinking::On, choice: ToolChoice::Auto, functions: Arc::new([]) };
+        let whole = ParsedBy {
+            parsers,
+            parsing,
+            only_first: false,
+            sends_reasoning: true,
+            streams: false,
+            steps: false,
+            is_response: false,
+        };
+        let text = "Hi.<tool_call>\n{\"name\": \"look\", \"arguments\": {}}\n</tool_call>";
+        let stop = || Some(("stop", StopReason::Unnamed));
+        for by in [whole.stepwise(), whole] {
+            let mut parser = by.start(&[], 1);
+            let mut step = ChoiceStep { text: text.to_owned(), ids: vec![1], finish: stop() };
+            parser.keep(&mut step);
+            let message = parser.message(text, &mut step.finish).unwrap();
+            assert_eq!((message.content.as_deref(), message.calls.len()), (Some("Hi."), 0));
+            assert_eq!(step.finish, stop());
+        }
     }
 }

@@ -7,7 +7,7 @@ mod stdio;
 mod streams;
 mod upstreams;
 
-pub(super) use self::servers::RecordedMcpServers;
+pub(super) use self::servers::{ROOT, RecordedMcpServers};
 pub use self::{
     servers::{McpAccess, McpService},
     stdio::{McpEnd, StdioError, play_stdio},

@@ -41,10 +41,7 @@ use crate::{
     },
     recording::cassette::CassetteError,
     replay::{
-        account::{
-            JournalEntry,
-            http::{plain, put},
-        },
+        account::http::{plain, put, record_names},
         mcp::{
             EndpointAnswer, EndpointReply, HttpSender, McpEndpoint, McpForward, McpHeaders, PARAMETER, Servers,
             SessionKey,
@@ -55,7 +52,7 @@ use crate::{
 };
 
 /// Path below which the servers are.
-const ROOT: &str = "/mcp/";
+pub(in crate::play) const ROOT: &str = "/mcp/";
 
 /// Time after which a silent stream gets a comment.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -225,8 +222,7 @@ impl McpService {
             let EndpointAnswer { reply, deliveries, place, deadline, journal, served } =
                 endpoint.post(head, &body, &sender);
             streams.deliver(deliveries);
-            let name = |entry: &JournalEntry| entry.why.get("record")?.as_str()?.rsplit('/').next().map(str::to_owned);
-            let records = journal.iter().filter_map(name).collect::<Vec<_>>().join(",");
+            let records = record_names(served.iter().filter_map(|at| endpoint.record_name(*at)));
             player.note_mcp(session, journal);
             player.copy_mcp(served.into_iter().filter_map(|at| endpoint.record(at)));
             Ok((ready(reply)?, place, deadline, records))

@@ -72,12 +72,12 @@ fn finish(record: &Record) -> &'static str {
 pub(super) fn generated(
     state: &ServerState,
     (record, response): (&Record, &Response),
-    (request, max_tokens): (&Candidate, u32),
+    request: &Candidate,
 ) -> Generated {
     Generated {
         prompt_tokens: record.prompt_tokens,
         cached_tokens: record.cached_tokens.unwrap_or(0),
-        max_tokens,
+        max_tokens: request.limit,
         choices: vec![GeneratedChoice {
             prompt_tokens: record.prompt_tokens,
             tokens: record.output_tokens,

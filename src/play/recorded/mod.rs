@@ -24,7 +24,6 @@ use axum::{extract::Request, response::Response};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header, uri::PathAndQuery};
 use http_body::Frame;
-use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -35,7 +34,7 @@ use self::{
 use crate::{
     api::ApiError,
     base::units::Millis,
-    net::wire::{encode_event, json_as_utf8},
+    net::wire::{RawObject, encode_event, json_as_utf8},
     play::{
         ServerState, endpoints,
         engine::RecordedTiming,
@@ -81,9 +80,10 @@ pub(super) async fn answer(
         is_served: endpoints::is_served(&parts.extensions),
         session,
         at,
+        limit: 0,
     };
     let planner = Arc::clone(state);
-    match off_the_loop(body.len(), move || plan(&planner, &candidate)).await? {
+    match off_the_loop(body.len(), move || plan(&planner, candidate)).await? {
         RecordedPlan::Answer(planned) => Ok(ControlFlow::Break(planned.send(state, clock, at).await)),
         RecordedPlan::Pass(key) => {
             if let Some(key) = key {
@@ -102,6 +102,8 @@ struct Candidate {
     is_served: bool,
     session: Option<Arc<TraceSession>>,
     at: Instant,
+    /// As [`RecordedRequestFields`] has it.
+    limit: u32,
 }
 
 impl Candidate {
@@ -124,21 +126,14 @@ pub(super) struct RecordedRequestFields {
 impl RecordedRequestFields {
     /// Reads the fields that have their type; others count as missing.
     pub(super) fn read(body: &[u8]) -> Self {
-        #[derive(Default, Deserialize)]
-        #[serde(default)]
-        struct BodyFields {
-            stream: Value,
-            request_id: Value,
-            max_completion_tokens: Value,
-            max_tokens: Value,
-            max_output_tokens: Value,
-        }
-        let fields: BodyFields = serde_json::from_slice(&json_as_utf8(body)).unwrap_or_default();
-        let limits = [&fields.max_completion_tokens, &fields.max_tokens, &fields.max_output_tokens];
+        let body = json_as_utf8(body);
+        let fields = RawObject::read(&body).unwrap_or_default();
+        let limits = ["max_completion_tokens", "max_tokens", "max_output_tokens"];
+        let limits: [Value; 3] = limits.map(|name| fields.value(name).unwrap_or_default());
         Self {
-            stream: fields.stream == Value::Bool(true),
-            request_id: if let Value::String(id) = fields.request_id { Some(id) } else { None },
-            limit: token_limit(limits),
+            stream: fields.value("stream").unwrap_or_default(),
+            request_id: fields.value("request_id"),
+            limit: token_limit(limits.each_ref()),
         }
     }
 }
@@ -178,9 +173,10 @@ impl PlannedResponse {
     }
 }
 
-fn plan(state: &ServerState, request: &Candidate) -> Result<RecordedPlan, ApiError> {
+fn plan(state: &ServerState, mut request: Candidate) -> Result<RecordedPlan, ApiError> {
     let Some(replay) = &state.replay else { return Ok(RecordedPlan::Pass(None)) };
     let fields = RecordedRequestFields::read(&request.body);
+    request.limit = fields.limit;
     let request_id = request_id_of(&request.headers).or(fields.request_id.as_deref());
     let session = request.session.as_deref();
     let slot = session.unwrap_or(replay.account.default_session());
@@ -199,7 +195,7 @@ fn plan(state: &ServerState, request: &Candidate) -> Result<RecordedPlan, ApiErr
     let Some((selected, record)) = kept else { return Ok(RecordedPlan::Pass(key)) };
     let Some(response) = record.response.as_deref() else { return Ok(RecordedPlan::Pass(key)) };
     let mut refresh = Refresh::new(state, record.request_id.as_deref(), request_id, unix_seconds());
-    let content = match content(&record, response, request, fields.stream, &mut refresh) {
+    let content = match content(&record, response, &request, fields.stream, &mut refresh) {
         Ok(content) => content,
         Err(Unconvertible(message)) => {
             return Err(selected.miss(state, replay, slot, query.path, message.to_owned()));
@@ -227,7 +223,7 @@ fn plan(state: &ServerState, request: &Candidate) -> Result<RecordedPlan, ApiErr
             let mut metrics = ResponseMetrics::default();
             if record.output_tokens > 0 && record.endpoint.is_some_and(Endpoint::generates) {
                 let permit = state.metrics.admit(1, state.config.server.max_queued)?;
-                let generated = answer::generated(state, (&record, response), (request, fields.limit));
+                let generated = answer::generated(state, (&record, response), &request);
                 metrics = state.response_metrics(permit, &generated, timing)?;
             }
             let is_stream = matches!(content, RecordedContent::Events(_));
@@ -318,9 +314,17 @@ mod tests {
     #[test]
     fn a_field_of_another_type_counts_as_missing_and_leaves_the_other() {
         let read = |body: &str| {
-            let RecordedRequestFields { stream, request_id, .. } = RecordedRequestFields::read(body.as_bytes());
+            let RecordedRequestFields { stream, request_id, limit } = RecordedRequestFields::read(body.as_bytes());
+            assert_eq!(limit, if body.contains("max_tokens") { 7 } else { 0 }, "{body}");
             (stream, request_id)
         };
+        let twice =
+            r#"{"stream":false,"max_tokens":"many","max_tokens":7,"stream":true,"request_id":1,"request_id":"a"}"#;
+        assert_eq!(read(twice), (true, Some("a".to_owned())));
+        assert_eq!(
+            read(r#"{"stream":true,"request_id":"a","max_tokens":7,"user":1,"user":2}"#),
+            (true, Some("a".to_owned()))
+        );
         assert_eq!(read(r#"{"stream":true,"request_id":"a"}"#), (true, Some("a".to_owned())));
         assert_eq!(read(r#"{"stream":"yes","request_id":"a"}"#), (false, Some("a".to_owned())));
         assert_eq!(read(r#"{"stream":true,"request_id":7}"#), (true, None));

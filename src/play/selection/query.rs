@@ -13,6 +13,7 @@ use crate::{
         request::admitted::AnswerBeginning,
     },
     recording::trace::PromptLogprobs,
+    replay::account::http::record_names,
     text::prompt::PromptHashes,
 };
 
@@ -83,9 +84,9 @@ pub(in crate::play) struct PromptScripts {
 
 /// Headers about the origin of an answer.
 pub(in crate::play) fn headers_of(chosen: &[PromptScripts], session: Option<&TraceSession>) -> HeaderMap {
-    let records: Vec<String> = chosen.iter().flat_map(|chosen| &chosen.records).map(usize::to_string).collect();
+    let records = record_names(chosen.iter().flat_map(|chosen| &chosen.records).map(usize::to_string));
     let mut headers = HeaderMap::new();
-    if let (false, Ok(value)) = (records.is_empty(), HeaderValue::from_str(&records.join(","))) {
+    if let (false, Ok(value)) = (records.is_empty(), HeaderValue::from_str(&records)) {
         headers.insert(HeaderName::from_static("x-vcr-record"), value);
     }
     if let Some(Ok(by)) = chosen.first().map(|chosen| HeaderValue::from_str(&chosen.by)) {

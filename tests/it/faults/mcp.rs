@@ -144,6 +144,21 @@ async fn a_fault_of_a_record_concerns_the_call_that_it_answers() {
 }
 
 #[tokio::test]
+async fn an_error_has_no_id_where_the_request_has_none() {
+    let shelf = Shelf::with(&server());
+    let client = Client::start(shelf.play(&["--fault", "error-event:500,message=lost at event 0"])).await;
+    let call = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call",
+        "params": {"name": "buy", "arguments": {}, "_meta": {"progressToken": 1}}});
+    let headers = [("mcp-session-id", client.session.as_str())];
+    for (body, id) in [(call.clone(), json!(7)), (json!([call]), Value::Null)] {
+        let heard = ask(client.server.address, &message(&body, &headers), None).await;
+        let text = String::from_utf8(heard.body()).unwrap();
+        let error = json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": "lost"}}).to_string();
+        assert!(text.contains(&error) && !text.contains("[DONE]"), "{text}");
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_refuses_cuts_connections_and_closes_its_port() {
     let shelf = Shelf::with(&server());
     let client = Client::start(shelf.play(&["--fault-headers"])).await;

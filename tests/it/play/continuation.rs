@@ -187,6 +187,13 @@ async fn an_answer_that_is_parsed_goes_on_whole_and_streamed() {
             assert_eq!(functions(message).len(), calls);
             assert_eq!(rest["finish_reason"], whole["choices"][0]["finish_reason"]);
         }
+        // Whole answers are counted once each, those that were continued too.
+        let page = client::send(server.address, &client::get("/metrics")).await.text();
+        let counted = page.lines().filter(|line| {
+            let is_whole = line.starts_with("vllm:tool_call_parser_invocations_total{mode=\"non_streaming\"");
+            is_whole && line.contains("\"tool_call\"") && line.ends_with(" 4.0")
+        });
+        assert_eq!(counted.count(), calls);
     }
 }
 

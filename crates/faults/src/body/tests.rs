@@ -20,11 +20,11 @@ async fn writes(lines: &[&str]) -> (Vec<String>, bool) {
 
 /// The first thousand writes that become of these frames.
 async fn writes_of(lines: &[&str], frames: &[String], is_stream: bool) -> (Vec<String>, bool) {
-    paced_writes_of(lines, (frames, Duration::ZERO), is_stream).await
+    paced_writes_of(lines, frames, Duration::ZERO, is_stream).await
 }
 
 /// The same of frames that come so long after each other, the first one after the head.
-async fn paced_writes_of(lines: &[&str], (frames, gap): (&[String], Duration), is_stream: bool) -> (Vec<String>, bool) {
+async fn paced_writes_of(lines: &[&str], frames: &[String], gap: Duration, is_stream: bool) -> (Vec<String>, bool) {
     let set = FaultSet::new(lines.iter().map(|line| line.parse().unwrap()).collect(), 0);
     let request =
         FaultRequest { path: "/v1/completions", headers: &HeaderMap::new(), body: b"", session: None, replica: 0 };
@@ -85,7 +85,7 @@ async fn a_fault_at_a_time_comes_so_long_after_the_head() {
         ("truncate at time 170ms", events.clone(), true, 160),
     ] {
         let start = tokio::time::Instant::now();
-        let found = paced_writes_of(&[line], (&events, Duration::from_millis(40)), true).await;
+        let found = paced_writes_of(&[line], &events, Duration::from_millis(40), true).await;
         assert_eq!((found.0, found.1, start.elapsed().as_millis()), (written, ends, took), "{line}");
     }
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
 
-/// The fields of an object as JSON text; those that are null are left out.
+/// The fields of an object as JSON text; those that are null count as missing.
 #[derive(Debug, Default)]
 pub struct RawObject<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
@@ -22,10 +22,11 @@ impl<'a> RawObject<'a> {
         Self::read(self.get(name)?.get().as_bytes())
     }
 
-    /// A field.
+    /// A field; of one that is there twice the last, as other readers have it.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&'a RawValue> {
-        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
+        let last = self.0.iter().rev().find(|(known, _)| known == name).map(|(_, value)| *value);
+        last.filter(|value| value.get() != "null")
     }
 
     /// A field's value; `None` where it has another type.
@@ -56,9 +57,7 @@ impl<'de> de::Visitor<'de> for FieldsVisitor {
     fn visit_map<M: de::MapAccess<'de>>(self, mut map: M) -> Result<RawObject<'de>, M::Error> {
         let mut fields = Vec::with_capacity(map.size_hint().unwrap_or(8));
         while let Some((FieldName(name), value)) = map.next_entry::<FieldName<'de>, &'de RawValue>()? {
-            if value.get() != "null" {
-                fields.push((name, value));
-            }
+            fields.push((name, value));
         }
         Ok(RawObject(fields))
     }
@@ -75,6 +74,8 @@ mod tests {
         assert_eq!(object.object("a").unwrap().value::<u32>("n"), Some(7));
         assert!(object.get("b").is_none() && object.object("c").is_none() && object.value::<u32>("c").is_none());
         assert_eq!(object.value::<Vec<u32>>("c"), Some(vec![1]));
+        let twice = RawObject::read(br#"{"a": 1, "a": 2, "b": 1, "b": null}"#).unwrap();
+        assert_eq!((twice.value("a"), twice.value::<u32>("b")), (Some(2), None));
         for other in ["[1]", "1", "{", ""] {
             assert!(RawObject::read(other.as_bytes()).is_none(), "{other}");
         }

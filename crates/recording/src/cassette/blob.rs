@@ -140,14 +140,14 @@ fn blobs_of(cassette: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Removes the files of bodies that no record has.
-pub(super) fn remove_others(cassette: &Path, records: &[CassetteRecord]) -> io::Result<()> {
-    let mut seen = HashSet::new();
-    let named: HashSet<String> =
-        records.iter().flat_map(|record| blobs(record, &mut seen)).map(|(name, _)| name).collect();
-    let is_named =
-        |path: &PathBuf| path.file_name().is_some_and(|name| named.contains(name.to_string_lossy().as_ref()));
-    blobs_of(cassette).into_iter().filter(|path| !is_named(path)).try_for_each(fs::remove_file)
+/// Removes the files of bodies whose names do not occur in the text of the cassette.
+pub(super) fn remove_others(cassette: &Path) -> io::Result<()> {
+    // The text decides, since a record that was read does not tell which of its bodies and texts stood in it.
+    let text = if cassette.exists() { fs::read_to_string(cassette)? } else { String::new() };
+    let named = text.split(PREFIX).skip(1).filter_map(|after| Some(after.get(..64)?.to_ascii_lowercase()));
+    let named: HashSet<String> = named.map(|digits| format!("{PREFIX}{digits}")).collect();
+    let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    blobs_of(cassette).into_iter().filter(|path| !named.contains(&name(path))).try_for_each(fs::remove_file)
 }
 
 /// Removes these files of a cassette's bodies, and its folders where nothing is left in them.

@@ -122,10 +122,10 @@ pub(super) fn rename_answer(answer: &mut RecordedAnswer, names: &HashMap<String,
 }
 
 impl CassetteRecord {
-    /// The answer with the ids that were recorded, where the sidecar has them.
+    /// The answer with the ids that were recorded, where the sidecar has them and it was not edited since.
     #[must_use]
     pub fn answer_with_ids(&self) -> Cow<'_, RecordedAnswer> {
-        let Some(side) = self.side.as_ref().filter(|side| !side.ids.is_empty()) else {
+        let Some(side) = self.side.as_ref().filter(|side| self.is_as_recorded() && !side.ids.is_empty()) else {
             return Cow::Borrowed(&self.answer);
         };
         let (mut answer, names) = (self.answer.clone(), side.ids.clone().into_iter().collect());

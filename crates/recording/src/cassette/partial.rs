@@ -187,8 +187,8 @@ pub fn remove_unfinished(cassette: &Path) -> Result<(), CassetteError> {
     let _locked = lock(path, &own)?;
     tracing::warn!("{} is of a recording that was not ended: it is dropped", own.display());
     // Of a cassette that cannot be read it is not known what it names.
-    let named = if path.exists() { load(path).ok().map(|it| it.records) } else { Some(Vec::new()) };
-    let removed = named.map_or(Ok(()), |records| blob::remove_others(path, &records));
+    let is_known = !path.exists() || load(path).is_ok();
+    let removed = if is_known { blob::remove_others(path) } else { Ok(()) };
     let removed = removed.and_then(|()| blob::remove(path, &[])).and_then(|()| fs::remove_file(&own));
     removed.map_err(|source| CassetteError::Io { path: own, source })
 }
@@ -238,7 +238,7 @@ pub fn rewrite(cassette: &Cassette) -> Result<(), CassetteError> {
         blob::write_blobs(path, records.iter())?;
         write(&partial(path), emit(header, records, tools).as_bytes())?;
         put_in_place(path, sides.as_bytes())?;
-        blob::remove_others(path, records)
+        blob::remove_others(path)
     };
     put().map_err(|source| CassetteError::Io { path: path.clone(), source })
 }
@@ -308,5 +308,33 @@ mod tests {
             fs::write(partial(&path), nothing).unwrap();
             assert!(Partial::claim(&path, TOP.to_owned()).is_ok() && kept(3).is_err(), "{nothing}");
         }
+    }
+
+    #[test]
+    fn what_a_record_by_hand_names_stays_where_a_recording_that_was_left_is_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.yaml");
+        let blobs = folder.path().join("a.vcr/blobs");
+        fs::create_dir_all(&blobs).unwrap();
+        let put = |text: &str| {
+            fs::write(blobs.join(blob::text_name(text)), text).unwrap();
+            blob::text_name(text)
+        };
+        let (inline, words) = ("word ".repeat(1000), "more words ".repeat(1000));
+        let (large, said, small, body) = (put(&inline.replace('w', "l")), put(&words), put("small"), put("body"));
+        let unnamed = put("nobody names it");
+        let text = format!(
+            "vcr: 1\nrecords:\n\
+             - request: POST /a\n  body: {{a: '{inline}', b: {{$blob: {large}}}, c: {{$blob: {small}}}}}\n  \
+             answer: {{status: 200, body: {{text: {{$blob: {said}}}}}}}\n\
+             - request: GET /b\n  answer: {{status: 200, body_blob: {body}}}\n"
+        );
+        fs::write(&path, text).unwrap();
+        assert!(load(&path).unwrap().records[0].holds_large);
+        fs::write(partial(&path), "").unwrap();
+        remove_unfinished(&path).unwrap();
+        assert!(!partial(&path).exists() && !blobs.join(unnamed).exists());
+        assert_eq!(load(&path).unwrap().records.len(), 2);
+        assert_eq!(fs::read_dir(&blobs).unwrap().count(), 4);
     }
 }

@@ -88,6 +88,8 @@ fn an_edited_answer_is_what_the_next_request_repeats() {
     let echoed = &cassette.records[1].body.value()["messages"][1]["tool_calls"][0]["function"]["arguments"];
     assert_eq!(echoed, r#"{"city": "Paris"}"#);
     assert!(!cassette.records[0].is_as_recorded() && cassette.records[1].is_as_recorded());
+    assert!(!cassette.records[0].side.as_ref().unwrap().ids.is_empty());
+    assert_eq!(*cassette.records[0].answer_with_ids(), cassette.records[0].answer, "only its times apply");
     assert!(cassette.warnings[0].contains("record 0 was edited"), "{:?}", cassette.warnings);
 }
 

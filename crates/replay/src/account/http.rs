@@ -7,6 +7,9 @@ use serde_json::json;
 
 use net::server::{NotWhole, ResponseBody, receive_whole, whole_body};
 
+/// The most bytes of a header that names records; clients refuse heads of 16 KB.
+const MOST_NAMED: usize = 4096;
+
 /// Reads a body of at most so many bytes.
 ///
 /// # Errors
@@ -32,10 +35,36 @@ pub fn put(headers: &mut HeaderMap, name: &'static str, value: &str) {
     }
 }
 
+/// The value of `x-vcr-record`: names of records, without the last ones where all of them are too many for a header.
+#[must_use]
+pub fn record_names(names: impl Iterator<Item = String>) -> String {
+    let mut value = String::new();
+    for name in names {
+        let comma = if value.is_empty() { "" } else { "," };
+        if value.len() + comma.len() + name.len() > MOST_NAMED {
+            break;
+        }
+        value.extend([comma, &name]);
+    }
+    value
+}
+
 /// An answer that is one body.
 pub fn whole(status: u16, content_type: &str, body: impl Into<Bytes>) -> Response<ResponseBody> {
     let mut response = Response::new(whole_body(body.into()));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     put(response.headers_mut(), "content-type", content_type);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_names_as_many_records_as_it_has_room_for() {
+        let names = |count: usize| record_names((0..count).map(|at| format!("tape.yaml#{at}")));
+        assert_eq!((names(0).as_str(), names(2).as_str()), ("", "tape.yaml#0,tape.yaml#1"));
+        assert!(names(1000).len() <= MOST_NAMED && names(1000).ends_with("#299"), "{}", names(1000));
+    }
 }

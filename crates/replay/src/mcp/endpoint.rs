@@ -111,6 +111,12 @@ impl McpEndpoint {
         self.index.records().get(at).map(|indexed| indexed.record.clone().record())
     }
 
+    /// Its name, as headers have it.
+    #[must_use]
+    pub fn record_name(&self, at: usize) -> Option<String> {
+        self.index.records().get(at).map(IndexedRecord::short_name)
+    }
+
     /// Whether finding and writing its records may be much work, whatever the request.
     #[must_use]
     pub fn is_heavy(&self) -> bool {

@@ -1,6 +1,6 @@
 //! The records of one server, found by method and canonical parameters.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, path::Path, sync::Arc};
 
 use serde_json::{Value, json};
 
@@ -41,6 +41,12 @@ impl IndexedRecord {
     /// Its name in messages.
     pub(crate) fn name(&self) -> String {
         format!("{}#{}", self.file, self.id)
+    }
+
+    /// The same without folders, as headers have it.
+    pub(super) fn short_name(&self) -> String {
+        let file = Path::new(&*self.file).file_name().unwrap_or_default();
+        format!("{}#{}", file.to_string_lossy(), self.id)
     }
 
     pub(super) fn source(&self) -> RecordKey {

@@ -121,7 +121,7 @@ impl CassetteWriter {
         self.partial.keep()?;
         put_in_place(&self.path, self.old_sides.as_slice().chain(self.sides.reader()?).chain(sides.as_bytes()))?;
         if !self.mended.is_empty() {
-            blob::remove_others(&self.path, self.records.list())?;
+            blob::remove_others(&self.path)?;
         }
         // Those of the file that was here are no longer meant to be known.
         let forgets = self.keep.tokens == TokenIds::None && self.mode == WriteMode::Replace;
