@@ -365,7 +365,7 @@ mod tests {
         let mut handshake = accept(&front.handshake, SocketType::Router).await;
         let list = |listener| vec![address(listener).as_str()].into();
         let addresses = MsgpackValue::map([("inputs", list(&front.input)), ("outputs", list(&front.output))]);
-        let meeting = MsgpackValue::map([("data_parallel_master_ip", "127.0.0.1".into())]);
+        let meeting = MsgpackValue::map([("data_parallel_size", 2_u32.into())]);
         let init = MsgpackValue::map([("addresses", addresses), ("parallel_config", meeting)]);
         handshake.writer.send(&[&init.to_bytes()]).await.unwrap();
         assert_eq!(joining.await.unwrap().unwrap_err().to_string(), LOCK_STEP);
