@@ -28,8 +28,8 @@ const HANDSHAKE: Duration = Duration::from_secs(300);
 /// Time within which a client takes a message. Its side of a socket reads into memory, so one that does not has stopped.
 const SEND_WITHIN: Duration = Duration::from_secs(10);
 
-/// Why no mixture of experts on several ranks is joined.
-const LOCK_STEP: &str = "its ranks run a mixture of experts in lock step, which this engine's do not: start it without --data-parallel-size";
+/// Why no mixture of experts on several ranks is joined; of the kind [`io::ErrorKind::Unsupported`].
+const LOCK_STEP: &str = "its ranks run in lock step, as for a mixture of experts (before 0.14 for every model), and this engine's do not: start it without --data-parallel-size";
 
 /// Bytes of messages that have not ended, of all connections.
 const MOST_HELD: u64 = 1 << 30;
@@ -89,7 +89,8 @@ impl EngineSession {
     /// Waits for a front end at `tcp://HOST:PORT` and meets it as this rank. It ends with an error only where something else is there.
     ///
     /// # Errors
-    /// Where the endpoint is none, whoever listens there is no front end, or one that is joined is gone within the handshake.
+    /// Where the endpoint is none, whoever listens there is no front end, or one that is joined is gone within the handshake. The kind is
+    /// [`io::ErrorKind::Unsupported`] where the front end's ranks run in lock step: a second greeting would be its end.
     pub async fn join(endpoint: &str, rank: u16, ready: &ReadyResponse) -> io::Result<Self> {
         let identity = identity(rank);
         let mut front = reach(endpoint, SocketType::Dealer, &identity).await?;
@@ -98,7 +99,7 @@ impl EngineSession {
         let init = init.first().map(Vec::as_slice).unwrap_or_default();
         let addresses = EngineAddresses::read(init).map_err(io::Error::other)?;
         if addresses.are_in_lock_step {
-            return Err(io::Error::other(LOCK_STEP));
+            return Err(io::Error::new(io::ErrorKind::Unsupported, LOCK_STEP));
         }
         // A second greeting would be the end of a front end: what is there too late is waited for here.
         let session = timeout(HANDSHAKE, Self::connect(&addresses, &identity, ready)).await??;
@@ -368,7 +369,8 @@ mod tests {
         let meeting = MsgpackValue::map([("data_parallel_size", 2_u32.into())]);
         let init = MsgpackValue::map([("addresses", addresses), ("parallel_config", meeting)]);
         handshake.writer.send(&[&init.to_bytes()]).await.unwrap();
-        assert_eq!(joining.await.unwrap().unwrap_err().to_string(), LOCK_STEP);
+        let error = joining.await.unwrap().unwrap_err();
+        assert_eq!((error.kind(), error.to_string().as_str()), (io::ErrorKind::Unsupported, LOCK_STEP));
     }
 
     #[tokio::test]

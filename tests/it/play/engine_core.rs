@@ -471,6 +471,23 @@ async fn each_rank_joins_and_runs_its_own_requests() {
 }
 
 #[tokio::test]
+async fn a_front_end_in_lock_step_is_greeted_once_and_named_in_the_end() {
+    let (player, greetings) = (Player::load(synthetic()).unwrap(), bind().await);
+    let (front_end, family) = (address(&greetings), VersionFamily::of_version("0.32.0").unwrap());
+    let version = "0.32.0".to_owned();
+    let config = EngineCoreConfig { front_end, version, family, script: FleetScript::default() };
+    let engine = tokio::spawn(async move { player.serve_engine_core(config, std::future::pending()).await });
+    let mut greeting = accept(&greetings, SocketType::Router).await;
+    assert_eq!(message(&mut greeting).await, [hello()]);
+    let places = ["inputs", "outputs"].map(|name| (name, vec![address(&greetings).as_str()].into()));
+    let ranks = MsgpackValue::map([("data_parallel_size", 2_u32.into())]);
+    let init = MsgpackValue::map([("addresses", MsgpackValue::map(places)), ("parallel_config", ranks)]);
+    greeting.writer.send(&[&init.to_bytes()]).await.unwrap();
+    let error = timeout(PATIENCE, engine).await.unwrap().unwrap().unwrap_err().to_string();
+    assert!(error.contains("cannot be served: its ranks run in lock step"), "{error}");
+}
+
+#[tokio::test]
 async fn generation_that_is_paused_refuses_requests_and_says_why() {
     let player = Player::load(synthetic()).unwrap();
     let mut behind = Behind::start(&player, "0.33.0").await;
