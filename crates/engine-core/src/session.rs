@@ -16,7 +16,7 @@ use tokio::{
 
 use crate::{
     handshake::{ENGINE_CORE_DEAD, EngineAddresses, ReadyResponse, hello, identity},
-    zmtp::{FrameWriter, HeldBytes, SocketType, ZmtpConnection},
+    zmtp::{FRAME_COST, FrameWriter, HeldBytes, SocketType, ZmtpConnection},
 };
 
 /// Time between two attempts to reach a front end.
@@ -216,7 +216,7 @@ async fn read(
         };
         let size = match &input {
             SessionInput::Client { frames, .. } | SessionInput::Coordinator(frames) => {
-                frames.iter().map(Vec::len).sum()
+                frames.iter().map(|frame| frame.len() as u64 + FRAME_COST).sum()
             }
             SessionInput::Gone(_) => 0,
         };

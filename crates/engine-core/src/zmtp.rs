@@ -39,10 +39,13 @@ pub const LONG: u8 = 2;
 /// Bit of a frame's first byte: it is a command.
 pub const COMMAND: u8 = 4;
 
+/// Bytes that a frame costs beside its own when they are counted, so that endless empty frames have an end.
+pub const FRAME_COST: u64 = 32;
+
 /// Bytes that a peer may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameLimits {
-    /// In a message, with 32 for each of its frames.
+    /// In a message, with [`FRAME_COST`] for each of its frames.
     pub message: u64,
     /// In all.
     pub in_all: u64,
@@ -169,20 +172,18 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         let flags = self.from.read_u8().await?;
         let length =
             if flags & LONG == 0 { u64::from(self.from.read_u8().await?) } else { self.from.read_u64().await? };
-        // A frame takes memory for itself too.
-        let cost = length.saturating_add(32);
+        let cost = length.saturating_add(FRAME_COST);
         self.of_message = self.of_message.saturating_add(cost);
         self.in_all = self.in_all.saturating_add(cost);
         if self.of_message > self.limits.message || self.in_all > self.limits.in_all {
             return Err(io::Error::other("a peer sends more than it has to say"));
         }
         self.body.clear();
+        self.hold(FRAME_COST)?;
         let mut left = length;
         while left > 0 {
             let piece = left.min(PIECE);
-            if !self.held.add(piece) {
-                return Err(io::Error::other("peers hold more in messages without an end than they have to say"));
-            }
+            self.hold(piece)?;
             let read = (&mut self.from).take(piece).read_to_end(&mut self.body).await?;
             if read as u64 != piece {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -194,6 +195,13 @@ impl<R: AsyncRead + Unpin> Frames<R> {
             self.held.clear();
         }
         Ok(flags)
+    }
+
+    fn hold(&mut self, bytes: u64) -> io::Result<()> {
+        let is_within = self.held.add(bytes);
+        is_within
+            .then_some(())
+            .ok_or_else(|| io::Error::other("peers hold more in messages without an end than they have to say"))
     }
 
     /// Reads the next message: its frames. It is not to be cancelled within one.
@@ -407,6 +415,14 @@ mod tests {
         assert!(readers[0].next().await.is_ok() && readers[1].next().await.is_ok());
         assert_eq!(readers[2].next().await.unwrap_err().kind(), io::ErrorKind::Other);
         readers.clear();
+        // Frames without bytes are held too.
+        let empty = [MORE, 0].repeat(100_000);
+        let mut readers = [(); 2].map(|()| Frames::new(empty.as_slice(), MESSAGES));
+        readers.iter_mut().for_each(|reader| reader.within(&held));
+        let [first, second] = &mut readers;
+        assert_eq!(first.message().await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(second.message().await.unwrap_err().kind(), io::ErrorKind::Other);
+        drop(readers);
         let mut next = Frames::new(begun.as_slice(), MESSAGES);
         next.within(&held);
         assert!(next.next().await.is_ok(), "it is given back");
