@@ -31,7 +31,7 @@ const SEND_WITHIN: Duration = Duration::from_secs(10);
 /// Why no mixture of experts on several ranks is joined; of the kind [`io::ErrorKind::Unsupported`].
 const LOCK_STEP: &str = "its ranks run in lock step, as for a mixture of experts (before 0.14 for every model), and this engine's do not: start it without --data-parallel-size";
 
-/// Bytes of messages that have not ended, of all connections.
+/// Bytes of messages that have not ended or wait for a place in the queue, of all connections.
 const MOST_HELD: u64 = 1 << 30;
 
 /// Messages of clients that wait for the engine.

@@ -54,7 +54,7 @@ pub struct FrameLimits {
 /// Bytes of a message between a front end and an engine: a prompt of a million tokens takes 5 MB, images more.
 pub const MESSAGES: FrameLimits = FrameLimits { message: 256 << 20, in_all: u64::MAX };
 
-/// Bytes of messages that have not ended, of several connections: a limit for all of them together.
+/// Bytes of messages that have not ended or wait for their reader, of several connections: a limit for all of them together.
 #[derive(Debug, Clone)]
 pub struct HeldBytes {
     held: Arc<AtomicU64>,
@@ -164,11 +164,14 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         Ok(greeting)
     }
 
-    /// Reads the next frame, and gives its flags.
+    /// Reads the next frame, and gives its flags. A message counts as held until the next one is asked for.
     ///
     /// # Errors
     /// Where the peer is gone, or sends too much.
     pub async fn next(&mut self) -> io::Result<u8> {
+        if self.of_message == 0 {
+            self.held.clear();
+        }
         let flags = self.from.read_u8().await?;
         let length =
             if flags & LONG == 0 { u64::from(self.from.read_u8().await?) } else { self.from.read_u64().await? };
@@ -192,7 +195,6 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         }
         if flags & MORE == 0 {
             self.of_message = 0;
-            self.held.clear();
         }
         Ok(flags)
     }
@@ -423,6 +425,15 @@ mod tests {
         assert_eq!(first.message().await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         assert_eq!(second.message().await.unwrap_err().kind(), io::ErrorKind::Other);
         drop(readers);
+        // So is a whole message until the next one is asked for.
+        let whole = [&[LONG], &(3_u64 << 20).to_be_bytes()[..], &vec![0; 3 << 20]].concat();
+        let mut readers = [(); 3].map(|()| Frames::new(whole.as_slice(), MESSAGES));
+        readers.iter_mut().for_each(|reader| reader.within(&held));
+        let [mut first, mut second, mut third] = readers;
+        assert!(first.message().await.is_ok() && second.message().await.is_err());
+        drop(second);
+        assert!(first.message().await.is_err() && third.message().await.is_ok());
+        drop(third);
         let mut next = Frames::new(begun.as_slice(), MESSAGES);
         next.within(&held);
         assert!(next.next().await.is_ok(), "it is given back");
