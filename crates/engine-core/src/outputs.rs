@@ -76,6 +76,13 @@ impl RequestError {
         retryable: true,
     };
 
+    /// That of an engine that has too many requests.
+    pub const OVERLOADED: Self = Self {
+        code: Cow::Borrowed("engine_overloaded"),
+        message: Cow::Borrowed("Too many requests are in progress. Please retry later."),
+        retryable: true,
+    };
+
     /// That of a request that the engine cannot serve: front ends pass the reason on, as they do for what they refuse themselves.
     #[must_use]
     pub fn failed(reason: &str) -> Self {
