@@ -2,8 +2,7 @@
 //!
 //! The engine connects everything. Each client of the engine (an API server process) has a socket for requests and one for outputs; with
 //! several ranks there is a coordinator too. What clients send waits in a queue that is bounded in messages and bytes, beyond which they wait
-//! themselves. The end of any
-//! connection but that of the handshake ends the session; whoever holds it joins again.
+//! themselves. The end of any connection but that of the handshake ends the session; whoever holds it joins again.
 
 use std::{io, sync::Arc, time::Duration};
 
