@@ -1,6 +1,10 @@
 //! A front end that has joined: what it sends, and what the engine's steps give its requests, in one message for each step and client.
 
-use std::{collections::HashMap, io, sync::Arc};
+use std::{
+    collections::HashMap,
+    io,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 
 use engine_core::{
     layout::VersionFamily,
@@ -185,7 +189,7 @@ impl FrontEnd {
         if self.requests.len() >= MOST_REQUESTS {
             return self.refuse(client, id, RequestError::OVERLOADED);
         }
-        if self.calls.refuses_requests() {
+        if self.core.state.dev.refuses_requests.load(Relaxed) {
             return self.refuse(client, id, RequestError::PAUSED);
         }
         let (state, rank, clock, arrived) = (Arc::clone(&self.core.state), self.core.rank, self.clock, Instant::now());
