@@ -214,6 +214,10 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         let mut frames = Vec::new();
         loop {
             let flags = self.next().await?;
+            // Within a message it would begin what is counted anew.
+            if flags & COMMAND != 0 && !frames.is_empty() {
+                return Err(io::Error::other("a peer sends a command within a message"));
+            }
             if flags & COMMAND != 0 {
                 continue;
             }
@@ -404,6 +408,9 @@ mod tests {
             let mut frames = Frames::new(sent.as_slice(), FrameLimits { message: 1000, in_all: u64::MAX });
             assert_eq!(frames.message().await.unwrap_err().kind(), io::ErrorKind::Other);
         }
+        let commands = [MORE, 0, COMMAND, 0].repeat(100);
+        let mut between = Frames::new(commands.as_slice(), FrameLimits { message: 1000, in_all: u64::MAX });
+        assert_eq!(between.message().await.unwrap_err().kind(), io::ErrorKind::Other);
         let mut short = Frames::new(&b"\x00\x05ab"[..], MESSAGES);
         assert_eq!(short.message().await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
