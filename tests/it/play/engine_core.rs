@@ -403,6 +403,18 @@ async fn an_unreadable_request_ends_at_its_client_and_with_it_the_one_of_its_id(
     assert!(tokens_of(&outputs, "cmpl-twice").is_empty(), "{outputs:?}");
 }
 
+#[tokio::test]
+async fn a_request_too_many_may_be_sent_again() {
+    let player = Player::load(synthetic()).unwrap();
+    let mut behind = Behind::start(&player, "0.33.0").await;
+    behind.call("pause_scheduler", vec!["keep".into(), false.into()]).await;
+    for number in 0..=65_536 {
+        behind.add(&format!("cmpl-{number}-0"), &[5], at_most(1)).await;
+    }
+    let outputs = behind.until_ended(&["cmpl-65536-0-0badcafe"]).await;
+    assert_eq!(outputs.last().unwrap().error, Some(RequestError::OVERLOADED));
+}
+
 fn result(value: MsgpackValue) -> MsgpackValue {
     MsgpackValue::Array(vec![MsgpackValue::Nil, MsgpackValue::Array(vec![MsgpackValue::Nil, value])])
 }
