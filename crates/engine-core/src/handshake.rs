@@ -27,7 +27,7 @@ pub struct EngineAddresses {
     pub coordinator_input: Option<String>,
     /// Where it reads figures.
     pub coordinator_output: Option<String>,
-    /// Whether ranks are to agree on each step: it names where they meet, as for mixtures of experts.
+    /// Whether ranks are to agree on each step, as those of mixtures of experts; before 0.14 whether there are several.
     pub are_in_lock_step: bool,
 }
 
@@ -55,9 +55,9 @@ impl EngineAddresses {
             return Err(absent("outputs", "as long as inputs"));
         }
         let (coordinator_input, coordinator_output) = (one("coordinator_input"), one("coordinator_output"));
-        let meeting = value.get("parallel_config");
-        let are_in_lock_step =
-            meeting.is_some_and(|fields| matches!(fields, MsgpackValue::Map(fields) if !fields.is_empty()));
+        // Front ends before 0.14 send the map with one rank too.
+        let ranks = value.get("parallel_config").and_then(|config| config.get("data_parallel_size"));
+        let are_in_lock_step = ranks.and_then(MsgpackValue::as_u64).is_some_and(|ranks| ranks > 1);
         Ok(Self { inputs, outputs, coordinator_input, coordinator_output, are_in_lock_step })
     }
 }
@@ -169,6 +169,19 @@ mod tests {
         assert!(!read.are_in_lock_step);
         let uneven = init(&[list("inputs", 2), list("outputs", 1)]).unwrap_err();
         assert_eq!(uneven.to_string(), "EngineHandshakeMetadata.outputs is not as long as inputs");
+        // What 0.10 to 0.13 send of any model.
+        for (ranks, expected) in [(1_u32, false), (2, true)] {
+            let places = ["inputs", "outputs"].map(|name| (name, vec!["tcp://127.0.0.1:1"].into()));
+            let parallel_config = MsgpackValue::map([
+                ("data_parallel_master_ip", "127.0.0.1".into()),
+                ("data_parallel_master_port", 29_500_u32.into()),
+                ("_data_parallel_master_port_list", MsgpackValue::Array(Vec::new())),
+                ("data_parallel_size", ranks.into()),
+            ]);
+            let init = [("addresses", MsgpackValue::map(places)), ("parallel_config", parallel_config)];
+            let read = EngineAddresses::read(&MsgpackValue::map(init).to_bytes()).unwrap();
+            assert_eq!(read.are_in_lock_step, expected, "{ranks}");
+        }
         assert!(init(&[list("inputs", 0), list("outputs", 0)]).is_err());
         assert!(EngineAddresses::read(b"\x80").is_err() && EngineAddresses::read(b"").is_err());
     }

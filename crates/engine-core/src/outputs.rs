@@ -76,6 +76,13 @@ impl RequestError {
         retryable: true,
     };
 
+    /// That of an engine that has too many requests.
+    pub const OVERLOADED: Self = Self {
+        code: Cow::Borrowed("engine_overloaded"),
+        message: Cow::Borrowed("Too many requests are in progress. Please retry later."),
+        retryable: true,
+    };
+
     /// That of a request that the engine cannot serve: front ends pass the reason on, as they do for what they refuse themselves.
     #[must_use]
     pub fn failed(reason: &str) -> Self {
@@ -186,20 +193,21 @@ impl LogprobsTensors {
 
     /// Reads lists of numbers.
     fn read_plain([ids, logprobs, ranks]: [&[MsgpackValue]; 3]) -> Option<Self> {
-        fn cells(rows: &[MsgpackValue]) -> impl Iterator<Item = &MsgpackValue> {
-            rows.iter().filter_map(MsgpackValue::as_array).flatten()
-        }
+        let width = ids.first().and_then(MsgpackValue::as_array).map_or(0, <[_]>::len);
+        let cells = |rows: &[MsgpackValue]| -> Option<Vec<MsgpackValue>> {
+            let rows = rows.iter().map(|row| row.as_array().filter(|row| width > 0 && row.len() == width));
+            Some(rows.collect::<Option<Vec<_>>>()?.concat())
+        };
         let number = |value: &MsgpackValue| u32::try_from(value.as_u64()?).ok();
         #[allow(clippy::cast_possible_truncation)] // it was one of 32 bits
         let logprob = |value: &MsgpackValue| value.as_f64().map(|value| value as f32);
         let read = Self {
-            width: ids.first().and_then(MsgpackValue::as_array).map_or(0, <[_]>::len),
-            token_ids: cells(ids).map(number).collect::<Option<_>>()?,
-            logprobs: cells(logprobs).map(logprob).collect::<Option<_>>()?,
+            width,
+            token_ids: cells(ids)?.iter().map(number).collect::<Option<_>>()?,
+            logprobs: cells(logprobs)?.iter().map(logprob).collect::<Option<_>>()?,
             ranks: ranks.iter().map(number).collect::<Option<_>>()?,
         };
-        let cells = read.width.checked_mul(read.ranks.len())?;
-        (read.token_ids.len() == cells && read.logprobs.len() == cells).then_some(read)
+        (ids.len() == ranks.len() && logprobs.len() == ranks.len()).then_some(read)
     }
 
     /// Reads them; `None` where they have another form. Tensors may be in the frames after the message.

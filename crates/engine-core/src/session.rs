@@ -2,8 +2,7 @@
 //!
 //! The engine connects everything. Each client of the engine (an API server process) has a socket for requests and one for outputs; with
 //! several ranks there is a coordinator too. What clients send waits in a queue that is bounded in messages and bytes, beyond which they wait
-//! themselves. The end of any
-//! connection but that of the handshake ends the session; whoever holds it joins again.
+//! themselves. The end of any connection but that of the handshake ends the session; whoever holds it joins again.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -16,7 +15,7 @@ use tokio::{
 
 use crate::{
     handshake::{ENGINE_CORE_DEAD, EngineAddresses, ReadyResponse, hello, identity},
-    zmtp::{FrameWriter, HeldBytes, SocketType, ZmtpConnection},
+    zmtp::{FRAME_COST, FrameWriter, HeldBytes, SocketType, ZmtpConnection},
 };
 
 /// Time between two attempts to reach a front end.
@@ -28,10 +27,10 @@ const HANDSHAKE: Duration = Duration::from_secs(300);
 /// Time within which a client takes a message. Its side of a socket reads into memory, so one that does not has stopped.
 const SEND_WITHIN: Duration = Duration::from_secs(10);
 
-/// Why no mixture of experts on several ranks is joined.
-const LOCK_STEP: &str = "its ranks run a mixture of experts in lock step, which this engine's do not: start it without --data-parallel-size";
+/// Why no mixture of experts on several ranks is joined; of the kind [`io::ErrorKind::Unsupported`].
+const LOCK_STEP: &str = "its ranks run in lock step, as for a mixture of experts (before 0.14 for every model), and this engine's do not: start it without --data-parallel-size";
 
-/// Bytes of messages that have not ended, of all connections.
+/// Bytes of messages that have not ended or wait for a place in the queue, of all connections.
 const MOST_HELD: u64 = 1 << 30;
 
 /// Messages of clients that wait for the engine.
@@ -89,7 +88,8 @@ impl EngineSession {
     /// Waits for a front end at `tcp://HOST:PORT` and meets it as this rank. It ends with an error only where something else is there.
     ///
     /// # Errors
-    /// Where the endpoint is none, whoever listens there is no front end, or one that is joined is gone within the handshake.
+    /// Where the endpoint is none, whoever listens there is no front end, or one that is joined is gone within the handshake. The kind is
+    /// [`io::ErrorKind::Unsupported`] where the front end's ranks run in lock step: a second greeting would be its end.
     pub async fn join(endpoint: &str, rank: u16, ready: &ReadyResponse) -> io::Result<Self> {
         let identity = identity(rank);
         let mut front = reach(endpoint, SocketType::Dealer, &identity).await?;
@@ -98,7 +98,7 @@ impl EngineSession {
         let init = init.first().map(Vec::as_slice).unwrap_or_default();
         let addresses = EngineAddresses::read(init).map_err(io::Error::other)?;
         if addresses.are_in_lock_step {
-            return Err(io::Error::other(LOCK_STEP));
+            return Err(io::Error::new(io::ErrorKind::Unsupported, LOCK_STEP));
         }
         // A second greeting would be the end of a front end: what is there too late is waited for here.
         let session = timeout(HANDSHAKE, Self::connect(&addresses, &identity, ready)).await??;
@@ -215,7 +215,7 @@ async fn read(
         };
         let size = match &input {
             SessionInput::Client { frames, .. } | SessionInput::Coordinator(frames) => {
-                frames.iter().map(Vec::len).sum()
+                frames.iter().map(|frame| frame.len() as u64 + FRAME_COST).sum()
             }
             SessionInput::Gone(_) => 0,
         };
@@ -365,10 +365,11 @@ mod tests {
         let mut handshake = accept(&front.handshake, SocketType::Router).await;
         let list = |listener| vec![address(listener).as_str()].into();
         let addresses = MsgpackValue::map([("inputs", list(&front.input)), ("outputs", list(&front.output))]);
-        let meeting = MsgpackValue::map([("data_parallel_master_ip", "127.0.0.1".into())]);
+        let meeting = MsgpackValue::map([("data_parallel_size", 2_u32.into())]);
         let init = MsgpackValue::map([("addresses", addresses), ("parallel_config", meeting)]);
         handshake.writer.send(&[&init.to_bytes()]).await.unwrap();
-        assert_eq!(joining.await.unwrap().unwrap_err().to_string(), LOCK_STEP);
+        let error = joining.await.unwrap().unwrap_err();
+        assert_eq!((error.kind(), error.to_string().as_str()), (io::ErrorKind::Unsupported, LOCK_STEP));
     }
 
     #[tokio::test]

@@ -39,10 +39,13 @@ pub const LONG: u8 = 2;
 /// Bit of a frame's first byte: it is a command.
 pub const COMMAND: u8 = 4;
 
+/// Bytes that a frame costs beside its own when they are counted, so that endless empty frames have an end.
+pub const FRAME_COST: u64 = 32;
+
 /// Bytes that a peer may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameLimits {
-    /// In a message, with 32 for each of its frames.
+    /// In a message, with [`FRAME_COST`] for each of its frames.
     pub message: u64,
     /// In all.
     pub in_all: u64,
@@ -51,7 +54,7 @@ pub struct FrameLimits {
 /// Bytes of a message between a front end and an engine: a prompt of a million tokens takes 5 MB, images more.
 pub const MESSAGES: FrameLimits = FrameLimits { message: 256 << 20, in_all: u64::MAX };
 
-/// Bytes of messages that have not ended, of several connections: a limit for all of them together.
+/// Bytes of messages that have not ended or wait for their reader, of several connections: a limit for all of them together.
 #[derive(Debug, Clone)]
 pub struct HeldBytes {
     held: Arc<AtomicU64>,
@@ -161,28 +164,29 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         Ok(greeting)
     }
 
-    /// Reads the next frame, and gives its flags.
+    /// Reads the next frame, and gives its flags. A message counts as held until the next one is asked for.
     ///
     /// # Errors
     /// Where the peer is gone, or sends too much.
     pub async fn next(&mut self) -> io::Result<u8> {
+        if self.of_message == 0 {
+            self.held.clear();
+        }
         let flags = self.from.read_u8().await?;
         let length =
             if flags & LONG == 0 { u64::from(self.from.read_u8().await?) } else { self.from.read_u64().await? };
-        // A frame takes memory for itself too.
-        let cost = length.saturating_add(32);
+        let cost = length.saturating_add(FRAME_COST);
         self.of_message = self.of_message.saturating_add(cost);
         self.in_all = self.in_all.saturating_add(cost);
         if self.of_message > self.limits.message || self.in_all > self.limits.in_all {
             return Err(io::Error::other("a peer sends more than it has to say"));
         }
         self.body.clear();
+        self.hold(FRAME_COST)?;
         let mut left = length;
         while left > 0 {
             let piece = left.min(PIECE);
-            if !self.held.add(piece) {
-                return Err(io::Error::other("peers hold more in messages without an end than they have to say"));
-            }
+            self.hold(piece)?;
             let read = (&mut self.from).take(piece).read_to_end(&mut self.body).await?;
             if read as u64 != piece {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -191,9 +195,15 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         }
         if flags & MORE == 0 {
             self.of_message = 0;
-            self.held.clear();
         }
         Ok(flags)
+    }
+
+    fn hold(&mut self, bytes: u64) -> io::Result<()> {
+        let is_within = self.held.add(bytes);
+        is_within
+            .then_some(())
+            .ok_or_else(|| io::Error::other("peers hold more in messages without an end than they have to say"))
     }
 
     /// Reads the next message: its frames. It is not to be cancelled within one.
@@ -204,6 +214,10 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         let mut frames = Vec::new();
         loop {
             let flags = self.next().await?;
+            // Within a message it would begin what is counted anew.
+            if flags & COMMAND != 0 && !frames.is_empty() {
+                return Err(io::Error::other("a peer sends a command within a message"));
+            }
             if flags & COMMAND != 0 {
                 continue;
             }
@@ -394,6 +408,9 @@ mod tests {
             let mut frames = Frames::new(sent.as_slice(), FrameLimits { message: 1000, in_all: u64::MAX });
             assert_eq!(frames.message().await.unwrap_err().kind(), io::ErrorKind::Other);
         }
+        let commands = [MORE, 0, COMMAND, 0].repeat(100);
+        let mut between = Frames::new(commands.as_slice(), FrameLimits { message: 1000, in_all: u64::MAX });
+        assert_eq!(between.message().await.unwrap_err().kind(), io::ErrorKind::Other);
         let mut short = Frames::new(&b"\x00\x05ab"[..], MESSAGES);
         assert_eq!(short.message().await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
@@ -407,6 +424,23 @@ mod tests {
         assert!(readers[0].next().await.is_ok() && readers[1].next().await.is_ok());
         assert_eq!(readers[2].next().await.unwrap_err().kind(), io::ErrorKind::Other);
         readers.clear();
+        // Frames without bytes are held too.
+        let empty = [MORE, 0].repeat(100_000);
+        let mut readers = [(); 2].map(|()| Frames::new(empty.as_slice(), MESSAGES));
+        readers.iter_mut().for_each(|reader| reader.within(&held));
+        let [first, second] = &mut readers;
+        assert_eq!(first.message().await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(second.message().await.unwrap_err().kind(), io::ErrorKind::Other);
+        drop(readers);
+        // So is a whole message until the next one is asked for.
+        let whole = [&[LONG], &(3_u64 << 20).to_be_bytes()[..], &vec![0; 3 << 20]].concat();
+        let mut readers = [(); 3].map(|()| Frames::new(whole.as_slice(), MESSAGES));
+        readers.iter_mut().for_each(|reader| reader.within(&held));
+        let [mut first, mut second, mut third] = readers;
+        assert!(first.message().await.is_ok() && second.message().await.is_err());
+        drop(second);
+        assert!(first.message().await.is_err() && third.message().await.is_ok());
+        drop(third);
         let mut next = Frames::new(begun.as_slice(), MESSAGES);
         next.within(&held);
         assert!(next.next().await.is_ok(), "it is given back");

@@ -4,10 +4,7 @@
 //!
 //! See docs/decisions/0142-the-engine-core-tap-relays-bytes.md.
 
-use crate::zmtp::{COMMAND, GREETING, HeldBytes, HeldShare, LONG, MORE, put_frame};
-
-/// Bytes that a frame costs beside its own when they are counted, so that endless empty frames have an end.
-pub const FRAME_COST: u64 = 32;
+use crate::zmtp::{COMMAND, FRAME_COST, GREETING, HeldBytes, HeldShare, LONG, MORE, put_frame};
 
 /// Appends a message.
 pub fn put_message(bytes: &mut Vec<u8>, frames: &[Vec<u8>]) {
@@ -131,7 +128,7 @@ impl ZmtpReader {
         let is_kept = self.frames.len() < self.kept_frames || flags & COMMAND != 0;
         let cost = if is_kept { length.saturating_add(FRAME_COST) } else { FRAME_COST };
         self.held = self.held.saturating_add(cost);
-        if self.held > self.limit {
+        if self.held > self.limit || !self.is_over && !self.share.add(FRAME_COST) {
             self.is_over = true;
             self.frames = Vec::new();
             self.share.clear();
@@ -232,6 +229,11 @@ mod tests {
         assert_eq!(read(&mut second, &end, 9), [ZmtpUnit::TooLong]);
         assert_eq!(read(&mut first, &end, 9), [ZmtpUnit::Message(vec![vec![7; 3000], b"x".to_vec()])]);
         assert_eq!(read(&mut second, &[&begun[GREETING..], &end].concat(), 9).len(), 1, "it is given back");
+        // Frames without bytes are held too.
+        let empty = [MORE, 0].repeat(100);
+        assert!(read(&mut first, &empty, 9).is_empty() && read(&mut second, &empty, 9).is_empty());
+        assert_eq!(read(&mut second, &end, 9), [ZmtpUnit::TooLong]);
+        assert!(matches!(read(&mut first, &end, 9).as_slice(), [ZmtpUnit::Message(frames)] if frames.len() == 101));
     }
 
     #[test]

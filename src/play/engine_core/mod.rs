@@ -62,6 +62,14 @@ pub enum EngineCoreError {
     /// The system starts no thread.
     #[error("the thread of an engine core ended: {0}")]
     Thread(#[source] io::Error),
+    /// The front end is one that this engine cannot serve.
+    #[error("the front end at {at} cannot be served: {source}")]
+    FrontEnd {
+        /// Its address.
+        at: String,
+        /// Why.
+        source: io::Error,
+    },
     /// The engine does not start.
     #[error(transparent)]
     Start(#[from] PlayError),
@@ -80,7 +88,7 @@ impl Player {
     /// and the front end is notified that the engine is dead. Faults of whole servers happen to it meanwhile, as to the one replica of a fleet.
     ///
     /// # Errors
-    /// Where there is no simulated engine, or no thread for it.
+    /// Where there is no simulated engine, no thread for it, or a front end that it cannot serve.
     pub async fn serve_engine_core(
         &self,
         config: EngineCoreConfig,
@@ -109,7 +117,7 @@ impl Player {
             ranks.spawn(spawn_blocking(move || runtime.block_on(core.serve(life))));
         }
         while let Some(ended) = ranks.join_next().await {
-            ended.and_then(|ended| ended).map_err(|error| EngineCoreError::Thread(error.into()))?;
+            ended.and_then(|ended| ended).map_err(|error| EngineCoreError::Thread(error.into()))??;
         }
         Ok(())
     }
@@ -117,19 +125,19 @@ impl Player {
 
 impl CoreRank {
     /// Joins one front end after the other while it is alive.
-    async fn serve(self, mut life: watch::Receiver<Life>) {
+    async fn serve(self, mut life: watch::Receiver<Life>) -> Result<(), EngineCoreError> {
         let (mut last_failure, ready) = (None, self.ready());
         loop {
             let joined = select! {
                 joined = EngineSession::join(&self.config.front_end, self.rank, &ready) => joined,
-                _ = life.wait_for(|life| *life != Life::Alive) => return,
+                _ = life.wait_for(|life| *life != Life::Alive) => return Ok(()),
             };
             match joined {
                 Ok(session) => {
                     last_failure = None;
                     tracing::info!(rank = self.rank, clients = session.clients(), "a front end has joined");
                     match FrontEnd::new(self.clone(), session).serve(&mut life).await {
-                        SessionEnd::Stopped => return,
+                        SessionEnd::Stopped => return Ok(()),
                         SessionEnd::Gone(reason) => {
                             tracing::warn!(
                                 rank = self.rank,
@@ -137,6 +145,9 @@ impl CoreRank {
                             );
                         }
                     }
+                }
+                Err(source) if source.kind() == io::ErrorKind::Unsupported => {
+                    return Err(EngineCoreError::FrontEnd { at: self.config.front_end.clone(), source });
                 }
                 Err(error) => {
                     let failure = error.to_string();
@@ -149,7 +160,7 @@ impl CoreRank {
                     }
                     select! {
                         () = sleep(RETRY) => {}
-                        _ = life.wait_for(|life| *life != Life::Alive) => return,
+                        _ = life.wait_for(|life| *life != Life::Alive) => return Ok(()),
                     }
                 }
             }

@@ -1,6 +1,10 @@
 //! A front end that has joined: what it sends, and what the engine's steps give its requests, in one message for each step and client.
 
-use std::{collections::HashMap, io, sync::Arc};
+use std::{
+    collections::HashMap,
+    io,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 
 use engine_core::{
     layout::VersionFamily,
@@ -130,7 +134,7 @@ impl FrontEnd {
                     return SessionEnd::Stopped;
                 }
                 input = self.session.next() => match input {
-                    SessionInput::Client { frames, .. } => self.receive(&frames).await,
+                    SessionInput::Client { client, frames } => self.receive(client, &frames).await,
                     // Waves are those of mixtures of experts, whose ranks step together.
                     SessionInput::Coordinator(_) => Ok(()),
                     SessionInput::Gone(reason) => return SessionEnd::Gone(reason),
@@ -151,7 +155,7 @@ impl FrontEnd {
     }
 
     /// Reads a message of a client. What cannot be read is ignored, with a line in the log; a request ends with an error if its id can be.
-    async fn receive(&mut self, frames: &[Vec<u8>]) -> io::Result<()> {
+    async fn receive(&mut self, client: usize, frames: &[Vec<u8>]) -> io::Result<()> {
         static LOG: RateLimitedLog = RateLimitedLog::new();
         let [kind, message, ..] = frames else { return Ok(()) };
         let read = match RequestType::read(kind) {
@@ -161,9 +165,8 @@ impl FrontEnd {
                     Ok(())
                 }
                 Err(error) => match id_of_unknown(message) {
-                    // Who sent it stands elsewhere in each version: the other clients do not know the id.
                     Some(id) => {
-                        (0..self.pending.len()).for_each(|client| self.refuse(client, &id, &error.to_string()));
+                        self.refuse(client, id, RequestError::failed(&error.to_string()));
                         Ok(())
                     }
                     None => Err(error),
@@ -184,10 +187,10 @@ impl FrontEnd {
         self.take_family(request.family);
         let (client, id) = (request.client_index, request.request_id.clone());
         if self.requests.len() >= MOST_REQUESTS {
-            return self.refuse(client, &id, "too many requests are in progress");
+            return self.refuse(client, id, RequestError::OVERLOADED);
         }
-        if self.calls.refuses_requests() {
-            return self.refuse_with(client, id, RequestError::PAUSED);
+        if self.core.state.dev.refuses_requests.load(Relaxed) {
+            return self.refuse(client, id, RequestError::PAUSED);
         }
         let (state, rank, clock, arrived) = (Arc::clone(&self.core.state), self.core.rank, self.clock, Instant::now());
         let name = id.clone();
@@ -211,12 +214,8 @@ impl FrontEnd {
         handle
     }
 
-    fn refuse(&self, client: usize, id: &str, reason: &str) {
-        note_refusal(id, reason);
-        self.refuse_with(client, id.to_owned(), RequestError::failed(reason));
-    }
-
-    fn refuse_with(&self, client: usize, id: String, error: RequestError) {
+    fn refuse(&self, client: usize, id: String, error: RequestError) {
+        note_refusal(&id, &error.message);
         let _answered = self.start(ready(SessionEvent::Refused { client, id, error }).boxed());
     }
 
@@ -264,7 +263,12 @@ impl FrontEnd {
             match turn {
                 Ok(SessionEvent::Tokens(request, output)) => self.take_tokens(request, output),
                 Ok(SessionEvent::Refused { client, id, error }) => {
-                    self.requests.remove(&id);
+                    // It may have the id of one in progress, which ends with it for this client only.
+                    if self.requests.get(&id).is_some_and(|(owner, _)| *owner == client)
+                        && let Some((_, same)) = self.requests.remove(&id)
+                    {
+                        same.abort();
+                    }
                     let (finish_reason, error) = (Some(WireFinish::Error), Some(error));
                     self.put(
                         client,

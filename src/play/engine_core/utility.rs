@@ -1,9 +1,6 @@
 //! Calls of a front end that are no requests: caches, sleep, pauses, adapters. Each is answered; one that is not known fails.
 
-use std::{
-    collections::BTreeMap,
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
-};
+use std::{collections::BTreeMap, sync::atomic::Ordering::Relaxed};
 
 use engine_core::{msgpack::MsgpackValue, request::LoraName, utility::UtilityCall};
 
@@ -22,8 +19,6 @@ use crate::{
 pub(super) struct EngineCalls {
     /// Names of the adapters that it has added, by its numbers of them.
     adapters: Lock<BTreeMap<u64, String>>,
-    /// Whether new requests end with an error until the engine goes on: `pause_generation` of 0.33.
-    refuses: AtomicBool,
 }
 
 /// Carries a call out; its `UtilityOutput`.
@@ -48,12 +43,11 @@ pub(super) async fn call(state: &ServerState, calls: &EngineCalls, call: &Utilit
             Ok(nothing)
         }
         "pause_generation" => {
-            calls.refuses.store(mode(call, 0) != PauseMode::Keep, Relaxed);
+            state.dev.refuses_requests.store(mode(call, 0) != PauseMode::Keep, Relaxed);
             pause_engine(state, mode(call, 0), flag(call, 1)).await;
             Ok(nothing)
         }
         "resume_scheduler" => {
-            calls.refuses.store(false, Relaxed);
             go_on(state).await;
             Ok(nothing)
         }
@@ -82,11 +76,6 @@ pub(super) async fn call(state: &ServerState, calls: &EngineCalls, call: &Utilit
 }
 
 impl EngineCalls {
-    /// Checks whether new requests end with an error.
-    pub(super) fn refuses_requests(&self) -> bool {
-        self.refuses.load(Relaxed)
-    }
-
     /// Forgets an adapter; false where there is none of that number.
     fn remove(&self, state: &ServerState, number: u64) -> bool {
         let Some(lora_name) = self.adapters.lock().remove(&number) else { return false };

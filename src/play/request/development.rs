@@ -1,6 +1,6 @@
 //! What the development endpoints change of a server: who is let in, which memory is given away, the version of the weights.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicBool};
 
 use crate::{
     base::lock::Lock,
@@ -12,6 +12,8 @@ use crate::{
 pub(in crate::play) struct Development {
     pub(in crate::play) gate: Arc<Admission>,
     pub(in crate::play) engine: Lock<DevEngine>,
+    /// Whether new requests of a front end of vLLM end with an error while it is paused: `pause_generation` of 0.33.
+    pub(in crate::play) refuses_requests: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -24,7 +26,7 @@ pub(in crate::play) struct DevEngine {
 impl Development {
     pub(in crate::play) fn new() -> Self {
         let engine = DevEngine { asleep: Vec::new(), weight_version: "default".to_owned() };
-        Self { gate: Arc::new(Admission::new()), engine: Lock::new(engine) }
+        Self { gate: Arc::new(Admission::new()), engine: Lock::new(engine), refuses_requests: AtomicBool::new(false) }
     }
 
     pub(in crate::play) fn is_paused(&self) -> bool {

@@ -39,14 +39,15 @@ struct Behind {
     outputs: TcpListener,
     /// Those of each rank that has joined.
     joined: Vec<Joined>,
+    /// Their handshakes.
+    greeted: Vec<ZmtpConnection>,
     stop: oneshot::Sender<()>,
     engine: JoinHandle<()>,
     family: VersionFamily,
 }
 
-/// Connections of a rank.
+/// Connections of a rank to a client.
 struct Joined {
-    greeting: ZmtpConnection,
     input: ZmtpConnection,
     output: ZmtpConnection,
     ready: MsgpackValue,
@@ -93,23 +94,32 @@ impl Behind {
         let engine = tokio::spawn(async move {
             player.serve_engine_core(config, async { drop(stopped.await) }).await.unwrap();
         });
-        let mut behind = Self { greetings, inputs, outputs, joined: Vec::new(), stop, engine, family };
+        let mut behind =
+            Self { greetings, inputs, outputs, joined: Vec::new(), greeted: Vec::new(), stop, engine, family };
         behind.meet().await;
         behind
     }
 
     /// Lets a rank join.
     async fn meet(&mut self) {
+        self.meet_for(1).await;
+    }
+
+    /// Lets a rank join for so many clients.
+    async fn meet_for(&mut self, clients: usize) {
         let mut greeting = accept(&self.greetings, SocketType::Router).await;
         assert_eq!(message(&mut greeting).await, [hello()]);
-        let list = |listener| vec![address(listener).as_str()].into();
+        let list = |listener| vec![address(listener).as_str(); clients].into();
         let addresses = MsgpackValue::map([("inputs", list(&self.inputs)), ("outputs", list(&self.outputs))]);
         greeting.writer.send(&[&MsgpackValue::map([("addresses", addresses)]).to_bytes()]).await.unwrap();
-        let mut input = accept(&self.inputs, SocketType::Router).await;
-        let ready = MsgpackValue::read(&message(&mut input).await[0]).unwrap();
-        let output = accept(&self.outputs, SocketType::Pull).await;
+        for _ in 0..clients {
+            let mut input = accept(&self.inputs, SocketType::Router).await;
+            let ready = MsgpackValue::read(&message(&mut input).await[0]).unwrap();
+            let output = accept(&self.outputs, SocketType::Pull).await;
+            self.joined.push(Joined { input, output, ready, figures: Vec::new() });
+        }
         message(&mut greeting).await;
-        self.joined.push(Joined { greeting, input, output, ready, figures: Vec::new() });
+        self.greeted.push(greeting);
     }
 
     async fn send(&mut self, kind: u8, body: &[u8]) {
@@ -356,6 +366,55 @@ async fn aborts_end_requests_and_what_is_wrong_ends_with_an_error() {
     assert_eq!(behind.call("reset_prefix_cache", vec![false.into(), false.into()]).await, result(true.into()));
 }
 
+#[tokio::test]
+async fn an_unreadable_request_ends_at_its_client_and_with_it_the_one_of_its_id() {
+    let player = Player::load(synthetic()).unwrap();
+    let mut behind = Behind::start(&player, "0.32.0").await;
+    behind.joined.clear();
+    behind.meet_for(2).await;
+    let mut second = behind.joined.remove(1);
+    let unreadable = |id: &str| MsgpackValue::Array([vec![id.into()], vec![MsgpackValue::Nil; 29]].concat()).to_bytes();
+    let resume = vec![0_u32.into(), 1_u32.into(), "resume_scheduler".into(), MsgpackValue::Array(vec![])];
+    let resume = MsgpackValue::Array(resume).to_bytes();
+    behind.call("pause_scheduler", vec!["keep".into(), false.into()]).await;
+    behind.add("cmpl-same-0", &[5], at_most(4)).await;
+    behind.call("is_sleeping", vec![]).await;
+    second.input.writer.send(&[&[0], &unreadable("cmpl-same-0-0badcafe")]).await.unwrap();
+    let mut refused = Vec::new();
+    // The last client has the figures of steps too.
+    while refused.is_empty() {
+        refused = second.outputs(behind.family).await.outputs;
+    }
+    assert_eq!((refused.len(), refused[0].finish_reason), (1, Some(WireFinish::Error)));
+    behind.send(3, &resume).await;
+    let outputs = behind.until_ended(&["cmpl-same-0-0badcafe"]).await;
+    assert_eq!(
+        (tokens_of(&outputs, "cmpl-same").len(), outputs.last().unwrap().finish_reason),
+        (4, Some(WireFinish::Length))
+    );
+    behind.call("pause_scheduler", vec!["keep".into(), false.into()]).await;
+    behind.add("cmpl-twice-0", &[5], at_most(4)).await;
+    behind.send(0, &unreadable("cmpl-twice-0-0badcafe")).await;
+    let outputs = behind.until_ended(&["cmpl-twice-0-0badcafe"]).await;
+    assert_eq!(outputs.last().unwrap().finish_reason, Some(WireFinish::Error));
+    behind.send(3, &resume).await;
+    behind.add("cmpl-fine-0", &[5], at_most(4)).await;
+    let outputs = behind.until_ended(&["cmpl-fine-0-0badcafe"]).await;
+    assert!(tokens_of(&outputs, "cmpl-twice").is_empty(), "{outputs:?}");
+}
+
+#[tokio::test]
+async fn a_request_too_many_may_be_sent_again() {
+    let player = Player::load(synthetic()).unwrap();
+    let mut behind = Behind::start(&player, "0.33.0").await;
+    behind.call("pause_scheduler", vec!["keep".into(), false.into()]).await;
+    for number in 0..=65_536 {
+        behind.add(&format!("cmpl-{number}-0"), &[5], at_most(1)).await;
+    }
+    let outputs = behind.until_ended(&["cmpl-65536-0-0badcafe"]).await;
+    assert_eq!(outputs.last().unwrap().error, Some(RequestError::OVERLOADED));
+}
+
 fn result(value: MsgpackValue) -> MsgpackValue {
     MsgpackValue::Array(vec![MsgpackValue::Nil, MsgpackValue::Array(vec![MsgpackValue::Nil, value])])
 }
@@ -419,7 +478,6 @@ async fn a_front_end_that_comes_again_is_joined_again_and_the_end_aborts_and_say
     }
     let ended: Vec<_> = outputs.iter().map(|output| (output.request_id.as_str(), output.finish_reason)).collect();
     assert_eq!(ended, [("cmpl-open-0-0badcafe", Some(WireFinish::Abort))]);
-    drop(joined.greeting);
 }
 
 #[tokio::test]
@@ -471,6 +529,23 @@ async fn each_rank_joins_and_runs_its_own_requests() {
 }
 
 #[tokio::test]
+async fn a_front_end_in_lock_step_is_greeted_once_and_named_in_the_end() {
+    let (player, greetings) = (Player::load(synthetic()).unwrap(), bind().await);
+    let (front_end, family) = (address(&greetings), VersionFamily::of_version("0.32.0").unwrap());
+    let version = "0.32.0".to_owned();
+    let config = EngineCoreConfig { front_end, version, family, script: FleetScript::default() };
+    let engine = tokio::spawn(async move { player.serve_engine_core(config, std::future::pending()).await });
+    let mut greeting = accept(&greetings, SocketType::Router).await;
+    assert_eq!(message(&mut greeting).await, [hello()]);
+    let places = ["inputs", "outputs"].map(|name| (name, vec![address(&greetings).as_str()].into()));
+    let ranks = MsgpackValue::map([("data_parallel_size", 2_u32.into())]);
+    let init = MsgpackValue::map([("addresses", MsgpackValue::map(places)), ("parallel_config", ranks)]);
+    greeting.writer.send(&[&init.to_bytes()]).await.unwrap();
+    let error = timeout(PATIENCE, engine).await.unwrap().unwrap().unwrap_err().to_string();
+    assert!(error.contains("cannot be served: its ranks run in lock step"), "{error}");
+}
+
+#[tokio::test]
 async fn generation_that_is_paused_refuses_requests_and_says_why() {
     let player = Player::load(synthetic()).unwrap();
     let mut behind = Behind::start(&player, "0.33.0").await;
@@ -478,6 +553,11 @@ async fn generation_that_is_paused_refuses_requests_and_says_why() {
     behind.add("cmpl-paused-0", &[5], at_most(1)).await;
     let outputs = behind.until_ended(&["cmpl-paused-0-0badcafe"]).await;
     assert_eq!(outputs[0].error, Some(RequestError::PAUSED));
+    // A front end that comes again finds the same engine.
+    behind.joined.clear();
+    behind.meet().await;
+    behind.add("cmpl-again-0", &[5], at_most(1)).await;
+    assert_eq!(behind.until_ended(&["cmpl-again-0-0badcafe"]).await[0].error, Some(RequestError::PAUSED));
     behind.call("resume_scheduler", vec![]).await;
     behind.add("cmpl-long-0", &vec![5; 40_000], at_most(1)).await;
     let outputs = behind.until_ended(&["cmpl-long-0-0badcafe"]).await;

@@ -88,6 +88,15 @@ fn tensors_may_be_in_frames_of_their_own_and_damaged_ones_are_none() {
     frames.pop();
     assert_eq!(LogprobsTensors::read(&aside, &frames), None);
     assert_eq!(LogprobsTensors::read(&MsgpackValue::Nil, &[]), None);
+    // Lists of numbers, whose rows are equally long.
+    let rows = |widths: [usize; 2]| MsgpackValue::Array(widths.map(|width| vec![1_u32; width].into()).to_vec());
+    let plain = |widths| MsgpackValue::Array(vec![rows(widths), rows(widths), vec![1_u32; 2].into()]);
+    assert!(LogprobsTensors::read(&plain([2, 2]), &[]).is_some());
+    for uneven in [[1, 3], [2, 0], [2, 3], [0, 0]] {
+        assert_eq!(LogprobsTensors::read(&plain(uneven), &[]), None, "{uneven:?}");
+    }
+    let narrow = MsgpackValue::Array(vec![rows([2, 2]), rows([1, 3]), vec![1_u32; 2].into()]);
+    assert_eq!(LogprobsTensors::read(&narrow, &[]), None);
 }
 
 #[test]

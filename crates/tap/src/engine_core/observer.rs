@@ -4,8 +4,8 @@
 //! connection of its engine. Whatever cannot be read passes, and is counted.
 //!
 //! Limits: of a message longer than [`MOST_BYTES`] nothing is observed, nor of one that does not fit into [`MOST_HELD`] beside those of other
-//! connections; at most [`MOST_OPEN`] requests are observed at once, and
-//! [`MOST_PROMPT_BYTES`] of their prompts held: those beyond are recorded without hashes.
+//! connections; at most [`MOST_OPEN`] requests are observed at once, and [`MOST_PROMPT_BYTES`] of their prompts held: those beyond are
+//! recorded without hashes.
 
 use std::{
     collections::HashMap,
@@ -66,6 +66,8 @@ pub(super) struct CoreObserver {
     prompt_bytes: AtomicUsize,
     held: HeldBytes,
     unread: RateLimitedLog,
+    /// The last one that the log names.
+    unknown_version: Lock<Option<String>>,
 }
 
 #[derive(Debug, Default)]
@@ -108,6 +110,7 @@ impl CoreObserver {
             prompt_bytes: AtomicUsize::new(0),
             held: HeldBytes::new(MOST_HELD),
             unread: RateLimitedLog::default(),
+            unknown_version: Lock::default(),
         }
     }
 
@@ -300,6 +303,17 @@ impl CoreObserver {
         self.open.lock().by_id.values_mut().for_each(|open| open.facts.is_incomplete = true);
     }
 
+    /// Says once of a version that is not known what becomes of its messages.
+    fn warn_of(&self, version: &str) {
+        let is_known = VersionFamily::of_version(version).is_some();
+        if !is_known && self.unknown_version.lock().replace(version.to_owned()).as_deref() != Some(version) {
+            tracing::warn!(
+                "an engine is of vLLM {version}, whose messages are not known (known: {KNOWN_VERSIONS}): they pass; what has another form is \
+                 not recorded"
+            );
+        }
+    }
+
     fn is_unread(&self, error: &dyn std::fmt::Display) {
         if self.unread.due().is_some() {
             tracing::warn!(%error, "a message between front end and engine cannot be read: it passes, and is not recorded");
@@ -431,10 +445,7 @@ impl ReadyObserver {
             if let ZmtpUnit::Message(frames) = unit
                 && let Some(mut settings) = frames.first().and_then(|frame| observer.messages.ready(frame))
             {
-                if VersionFamily::of_version(&settings.version).is_none() {
-                    let version = &settings.version;
-                    tracing::warn!("an engine is of vLLM {version}, whose messages are not known (known: {KNOWN_VERSIONS}): they pass, and are read as those of the nearest form");
-                }
+                observer.warn_of(&settings.version);
                 settings.models.extend(observer.model.clone());
                 observer.capabilities.set_facts(Some(settings));
             }

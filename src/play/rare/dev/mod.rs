@@ -9,7 +9,10 @@
 
 mod server_info;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
 use axum::{extract, response::Response};
 use http::{HeaderMap, StatusCode, header};
@@ -259,6 +262,7 @@ pub(in super::super) async fn pause_engine(state: &ServerState, mode: PauseMode,
 /// Lets requests through again.
 pub(in super::super) async fn go_on(state: &ServerState) {
     state.dev.gate.set(Pause::None);
+    state.dev.refuses_requests.store(false, Relaxed);
     if let Some(engine) = &state.engine {
         engine.resume().await;
     }
