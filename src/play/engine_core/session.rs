@@ -26,7 +26,7 @@ use super::{
     CoreRank,
     request::begin,
     running::{EngineClock, RequestOutput, RunningRequest},
-    utility::{EngineCalls, call},
+    utility::{AdapterNumbers, call},
 };
 use crate::{
     base::rate_limited_log::RateLimitedLog,
@@ -88,7 +88,7 @@ pub(super) struct FrontEnd {
     turns: FuturesUnordered<Abortable<BoxFuture<'static, SessionEvent>>>,
     /// Requests in progress by their ids, with their clients.
     requests: HashMap<String, (usize, AbortHandle)>,
-    calls: Arc<EngineCalls>,
+    adapters: Arc<AdapterNumbers>,
     reports: Arc<StepReports>,
     pending: Vec<ClientOutputs>,
     /// Running and waiting requests in the last report to the coordinator.
@@ -109,7 +109,7 @@ impl FrontEnd {
             clock: EngineClock::now(),
             turns: FuturesUnordered::new(),
             requests: HashMap::new(),
-            calls: Arc::default(),
+            adapters: Arc::default(),
             reports: reports.unwrap_or_default(),
             pending,
             reported: (0, 0),
@@ -244,10 +244,10 @@ impl FrontEnd {
     }
 
     fn call(&mut self, requested: UtilityCall) {
-        let (state, calls, family) = (Arc::clone(&self.core.state), Arc::clone(&self.calls), self.family);
+        let (state, adapters, family) = (Arc::clone(&self.core.state), Arc::clone(&self.adapters), self.family);
         let engine_index = self.core.rank.into();
         let called = async move {
-            let utility_output = Some(call(&state, &calls, &requested).await);
+            let utility_output = Some(call(&state, &adapters, &requested).await);
             let timestamp = engine_core::clock::monotonic_seconds();
             let outputs = WireOutputs { engine_index, utility_output, timestamp, ..WireOutputs::default() };
             SessionEvent::Called { client: requested.client_index, bytes: outputs.to_bytes(family) }

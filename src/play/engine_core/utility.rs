@@ -14,15 +14,12 @@ use crate::{
     },
 };
 
-/// What the calls of a front end have left.
+/// Names of the adapters that a front end has added, by its numbers of them.
 #[derive(Debug, Default)]
-pub(super) struct EngineCalls {
-    /// Names of the adapters that it has added, by its numbers of them.
-    adapters: Lock<BTreeMap<u64, String>>,
-}
+pub(super) struct AdapterNumbers(Lock<BTreeMap<u64, String>>);
 
 /// Carries a call out; its `UtilityOutput`.
-pub(super) async fn call(state: &ServerState, calls: &EngineCalls, call: &UtilityCall) -> MsgpackValue {
+pub(super) async fn call(state: &ServerState, adapters: &AdapterNumbers, call: &UtilityCall) -> MsgpackValue {
     let nothing = MsgpackValue::Nil;
     let result = match call.method.as_str() {
         "get_supported_tasks" => Ok(vec!["generate"].into()),
@@ -38,12 +35,10 @@ pub(super) async fn call(state: &ServerState, calls: &EngineCalls, call: &Utilit
             Ok(awake(state, &tags).await.into())
         }
         "is_sleeping" => Ok(state.dev.is_asleep().into()),
-        "pause_scheduler" => {
-            pause_engine(state, mode(call, 0), flag(call, 1)).await;
-            Ok(nothing)
-        }
-        "pause_generation" => {
-            state.dev.refuses_requests.store(mode(call, 0) != PauseMode::Keep, Relaxed);
+        "pause_scheduler" | "pause_generation" => {
+            if call.method == "pause_generation" {
+                state.dev.refuses_requests.store(mode(call, 0) != PauseMode::Keep, Relaxed);
+            }
             pause_engine(state, mode(call, 0), flag(call, 1)).await;
             Ok(nothing)
         }
@@ -64,10 +59,10 @@ pub(super) async fn call(state: &ServerState, calls: &EngineCalls, call: &Utilit
             }
             None => Err("the version is no text".to_owned()),
         },
-        "add_lora" => add_lora(state, calls, call),
-        "remove_lora" => Ok(calls.remove(state, number(call)).into()),
-        "pin_lora" => Ok(calls.adapters.lock().contains_key(&number(call)).into()),
-        "list_loras" => Ok(calls.adapters.lock().keys().copied().collect::<Vec<u64>>().into()),
+        "add_lora" => add_lora(state, adapters, call),
+        "remove_lora" => Ok(adapters.remove(state, number(call)).into()),
+        "pin_lora" => Ok(adapters.0.lock().contains_key(&number(call)).into()),
+        "list_loras" => Ok(adapters.0.lock().keys().copied().collect::<Vec<u64>>().into()),
         "collective_rpc" => collective_rpc(call),
         "compute_weight_checksums" | "get_kv_cache_group_metadata" => Ok(MsgpackValue::Array(Vec::new())),
         _ => Err("an engine without a model has no such method".to_owned()),
@@ -75,10 +70,10 @@ pub(super) async fn call(state: &ServerState, calls: &EngineCalls, call: &Utilit
     call.output(result)
 }
 
-impl EngineCalls {
+impl AdapterNumbers {
     /// Forgets an adapter; false where there is none of that number.
     fn remove(&self, state: &ServerState, number: u64) -> bool {
-        let Some(lora_name) = self.adapters.lock().remove(&number) else { return false };
+        let Some(lora_name) = self.0.lock().remove(&number) else { return false };
         state.adapters.unload(UnloadAdapter { lora_name }).is_ok()
     }
 }
@@ -90,10 +85,10 @@ async fn reset_prefix_cache(state: &ServerState, preempts_running: bool) -> bool
     }
 }
 
-fn add_lora(state: &ServerState, calls: &EngineCalls, call: &UtilityCall) -> Result<MsgpackValue, String> {
+fn add_lora(state: &ServerState, adapters: &AdapterNumbers, call: &UtilityCall) -> Result<MsgpackValue, String> {
     let adapter = call.args.first().and_then(LoraName::read).ok_or("the adapter is no LoRARequest")?;
     load(state, &adapter).map_err(|error| error.message)?;
-    calls.adapters.lock().insert(adapter.lora_int_id, adapter.lora_name);
+    adapters.0.lock().insert(adapter.lora_int_id, adapter.lora_name);
     Ok(true.into())
 }
 
