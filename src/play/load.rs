@@ -28,7 +28,7 @@ use crate::{
     engine::OutputTokens,
     play::{
         Config, DEFAULT_IDS, DEFAULT_MODEL_LEN, PlayError, Source, TokenizerSource,
-        engine::EngineTimes,
+        engine::EngineConfig,
         load::{
             account::TraceLedger,
             pace::TracePace,
@@ -112,7 +112,7 @@ pub(super) fn load(config: &Config) -> Result<LoadedSources, PlayError> {
     let (account, pace) = (TraceLedger::new(&matcher), TracePace::of(&records));
     let secrets = config.secrets.clone();
     let errors = RecordedErrors::of(&records);
-    let has_recorded_times = config.engine.as_ref().is_some_and(|engine| matches!(engine.times, EngineTimes::Recorded));
+    let has_recorded_times = config.engine.as_ref().is_some_and(EngineConfig::has_recorded_times);
     let concurrency = if has_recorded_times { concurrency::recorded(&records) } else { Vec::new() };
     let replay =
         LoadedTrace { name, records, matcher, account, secrets, recordings, errors, hasher, pace, concurrency };

@@ -146,7 +146,7 @@ impl SimulatorDesk {
             "fake-metrics": self.state.overrides.shown(),
         });
         if let Some(fields) = fields.as_object_mut() {
-            let blocks = self.state.engine.as_ref().map(|engine| engine.kv_cache.num_gpu_blocks);
+            let blocks = self.state.engine.as_ref().map(|engine| engine.config.kv_cache.num_gpu_blocks);
             fields.extend(blocks.map(|blocks| ("kv-cache-size".to_owned(), json!(blocks))));
             fields.extend(self.latencies().shown());
         }

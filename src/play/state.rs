@@ -19,7 +19,7 @@ use crate::{
     base::stats::Lateness,
     play::{
         Config, PlayError, Source, Synthetic, UnmatchedPace,
-        engine::{Engine, EngineConfig, RecordedTiming, ReplicaFaults, Slowdown},
+        engine::{Engine, EngineConfig, PublisherFaults, RecordedTiming, Slowdown},
         load::{
             BLOCK_SIZE, LoadedSources, account::TraceSession, adapters::Adapters, model::Model, samples::Samples,
             trace::LoadedTrace,
@@ -132,8 +132,8 @@ impl ServerState {
             let mut resolved = engine.resolved(length, block_size, pace)?;
             resolved.kv_transfer = resolved.kv_transfer.map(|config| config.of_replica(replica, ranks.get()));
             let seed = config.seed.wrapping_add(u64::from(replica) * u64::from(ranks.get()));
-            let faults = ReplicaFaults { faults: Arc::clone(&config.faults), replica };
-            Engine::start(&resolved, &metrics, &name, seed, (slowdown, faults))
+            let faults = PublisherFaults { faults: Arc::clone(&config.faults), replica, rank: 0 };
+            Engine::start(resolved, &metrics, &name, seed, (slowdown, &faults))
         };
         if let Some(player) = &config.cassette_player {
             player.serve_as(model.first_name());

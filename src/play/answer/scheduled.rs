@@ -2,14 +2,14 @@
 
 use std::{
     cmp::Reverse,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use super::AnswerStream;
 use crate::{
     api::{ApiError, CacheUse, CachedTokens},
-    play::engine::{Engine, NextEmission, PlannedChoice, RequestParameters, bytes_of},
+    play::engine::{Engine, PlannedChoice, RequestParameters, bytes_of},
     replay::delivery::AbortedBy,
 };
 
@@ -26,27 +26,27 @@ impl AnswerStream {
         if self.failed {
             return Ok(self);
         }
-        let (has_recorded_times, mut closing) = (engine.has_recorded_times, Duration::ZERO);
+        let (has_recorded_times, mut closing) = (engine.config.has_recorded_times(), Duration::ZERO);
+        let speculates = engine.config.scheduler.speculation.is_some();
         let planned = self.sequences.iter_mut().map(|sequence| {
             let times = if has_recorded_times { sequence.choice.times() } else { Vec::new() };
             if let (Some(end), Some(last)) = (sequence.choice.scheduled_end(), times.last()) {
                 closing = closing.max(end.saturating_sub(*last));
             }
-            let burst_ends = if engine.speculates { sequence.choice.burst_ends() } else { Vec::new() };
+            let burst_ends = if speculates { sequence.choice.burst_ends() } else { Vec::new() };
             let output = sequence.choice.plan(has_recorded_times);
             PlannedChoice { prompt: &sequence.prompt, output, times, burst_ends }
         });
         let planned: Vec<PlannedChoice<'_>> = planned.collect();
         self.closing = closing;
         self.memory.try_reserve(bytes_of(&planned))?;
-        let block_size = u32::try_from(engine.kv_cache.block_size).unwrap_or(u32::MAX);
         let run = engine.submit(planned, parameters)?;
         self.waiting.retain(|Reverse((_, _, index))| !run.has(*index));
         for (index, sequence) in self.sequences.iter_mut().enumerate() {
             run.rank(index).into_iter().for_each(|rank| sequence.metrics.run_on(&engine.metrics, rank));
         }
         self.run = Some(run);
-        self.cache_block = block_size;
+        self.cache_block = u32::try_from(engine.config.kv_cache.block_size).unwrap_or(u32::MAX);
         Ok(self)
     }
 
@@ -59,22 +59,20 @@ impl AnswerStream {
     pub(in super::super) fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while self.awaits() {
             let Some(run) = self.run.as_mut() else { break };
-            let Poll::Ready(next) = run.poll_next(context) else { return Poll::Pending };
-            match next {
-                NextEmission::Closed => self.abort(AbortedBy::Engine),
-                NextEmission::Token(emission) => {
-                    let index = usize::try_from(emission.choice).unwrap_or(usize::MAX);
-                    let Some(sequence) = self.sequences.get_mut(index) else { continue };
-                    if let Some(tokens) = run.arrive(index, emission.tokens, sequence.choice.needed()) {
-                        sequence.choice.widen(tokens);
-                        if run.is_news(index, sequence.metrics.is_scheduled()) {
-                            sequence.metrics.schedule(run.scheduled(index));
-                        }
-                        self.emitted.get_or_insert(index);
-                        let due = sequence.metrics.due(emission.at);
-                        self.waiting.push(Reverse((due, sequence.produced, index)));
-                    }
+            let Some(emission) = ready!(run.poll_next(context)) else {
+                self.abort(AbortedBy::Engine);
+                continue;
+            };
+            let index = usize::try_from(emission.choice).unwrap_or(usize::MAX);
+            let Some(sequence) = self.sequences.get_mut(index) else { continue };
+            if let Some(tokens) = run.arrive(index, emission.tokens, sequence.choice.needed()) {
+                sequence.choice.widen(tokens);
+                if run.is_news(index, sequence.metrics.is_scheduled()) {
+                    sequence.metrics.schedule(run.scheduled(index));
                 }
+                self.emitted.get_or_insert(index);
+                let due = sequence.metrics.due(emission.at);
+                self.waiting.push(Reverse((due, sequence.produced, index)));
             }
         }
         Poll::Ready(())

@@ -48,19 +48,6 @@ pub enum EngineTimes {
     Recorded,
 }
 
-/// Configuration of an engine that starts.
-#[derive(Debug, Clone)]
-pub(in super::super) struct Resolved {
-    pub(super) scheduler: SchedulerConfig,
-    pub(super) kv_cache: KvCacheConfig,
-    pub(super) times: StepTimes,
-    pub(super) time_scale: f64,
-    /// Whether requests have steps of their own, by their recorded times.
-    pub(super) has_recorded_times: bool,
-    pub(super) kv_events: Option<KvEventsConfig>,
-    pub(in super::super) kv_transfer: Option<KvTransferConfig>,
-}
-
 impl EngineConfig {
     /// The longest request that fits the cache, where that is shorter than the usual length.
     pub(in super::super) fn most_tokens(&self, block_size: u32, usual: u32) -> u32 {
@@ -68,7 +55,20 @@ impl EngineConfig {
         u32::try_from(fits).unwrap_or(u32::MAX).min(usual)
     }
 
-    /// The configuration for a model of this length, blocks of this size and a trace of this pace.
+    /// Whether requests have steps of their own, by their recorded times.
+    pub(in super::super) fn has_recorded_times(&self) -> bool {
+        matches!(self.times, EngineTimes::Recorded)
+    }
+
+    /// How long steps take that are of all requests together.
+    pub(super) fn step_times(&self) -> StepTimes {
+        match &self.times {
+            EngineTimes::Given(times) | EngineTimes::Trace(times) => times.clone(),
+            EngineTimes::Recorded => StepTimes::Instant,
+        }
+    }
+
+    /// The configuration for a model of this length, blocks of this size and a trace of this pace, which it does not ask for any more.
     ///
     /// # Errors
     /// When a request of the model's length does not fit the cache.
@@ -77,28 +77,26 @@ impl EngineConfig {
         max_model_len: u32,
         block_size: u32,
         pace: Option<TracePace>,
-    ) -> Result<Resolved, EngineError> {
+    ) -> Result<Self, EngineError> {
         let (max_model_len, block_size) = (size(max_model_len), size(block_size));
         let blocks = self.kv_cache.num_gpu_blocks;
         let tokens = size(blocks.saturating_sub(1)).saturating_mul(block_size);
         if max_model_len > tokens {
             return Err(EngineError::SmallCache { max_model_len, tokens, blocks, block_size });
         }
-        let kv_transfer = self.kv_transfer.clone();
-        let scheduler =
-            SchedulerConfig { max_model_len, kv_connector: kv_transfer.is_some(), ..self.scheduler.clone() };
-        let max_num_batched_tokens = self.max_num_batched_tokens.unwrap_or_else(|| scheduler.usual_batched_tokens());
-        let scheduler = SchedulerConfig { max_num_batched_tokens, ..scheduler };
-        let kv_events = self.kv_events.clone();
-        let kv_cache =
-            KvCacheConfig { block_size, enable_kv_cache_events: kv_events.is_some(), ..self.kv_cache.clone() };
-        let times = match (&self.times, pace) {
-            (EngineTimes::Given(times), _) | (EngineTimes::Trace(times), None) => times.clone(),
-            (EngineTimes::Recorded, _) => StepTimes::Instant,
-            (EngineTimes::Trace(_), Some(pace)) => StepTimes::Knobs(Knobs::constant(pace.ttft, pace.gap)),
-        };
-        let (time_scale, has_recorded_times) = (self.time_scale, matches!(self.times, EngineTimes::Recorded));
-        Ok(Resolved { scheduler, kv_cache, times, time_scale, has_recorded_times, kv_events, kv_transfer })
+        let mut resolved = self.clone();
+        let scheduler = &mut resolved.scheduler;
+        (scheduler.max_model_len, scheduler.kv_connector) = (max_model_len, self.kv_transfer.is_some());
+        scheduler.max_num_batched_tokens =
+            self.max_num_batched_tokens.unwrap_or_else(|| scheduler.usual_batched_tokens());
+        // Recorded times are those of single tokens.
+        scheduler.speculation.take_if(|_| self.has_recorded_times());
+        resolved.kv_cache.block_size = block_size;
+        resolved.kv_cache.enable_kv_cache_events = self.kv_events.is_some();
+        if let (EngineTimes::Trace(_), Some(pace)) = (&self.times, pace) {
+            resolved.times = EngineTimes::Given(StepTimes::Knobs(Knobs::constant(pace.ttft, pace.gap)));
+        }
+        Ok(resolved)
     }
 }
 
@@ -184,7 +182,7 @@ mod tests {
     #[test]
     fn the_pace_of_the_trace_counts_unless_times_are_given() {
         let pace = TracePace { ttft: Duration::from_millis(50), gap: Duration::from_millis(9) };
-        let times = |config: EngineConfig| config.resolved(4096, 16, Some(pace)).unwrap().times;
+        let times = |config: EngineConfig| config.resolved(4096, 16, Some(pace)).unwrap().step_times();
         assert_eq!(times(config(1000)), StepTimes::Knobs(Knobs::constant(pace.ttft, pace.gap)));
         let given = EngineConfig { times: EngineTimes::Given(StepTimes::Instant), ..config(1000) };
         assert_eq!(times(given), StepTimes::Instant);

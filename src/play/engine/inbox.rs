@@ -37,7 +37,7 @@ pub(super) struct RecordedArrival {
 
 /// Command of an operator.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Control {
+pub(in crate::play) enum Control {
     /// Requests are not scheduled from now on; done once none runs.
     Pause {
         /// Which ones.
@@ -89,23 +89,31 @@ pub(super) struct Inbox {
 
 #[derive(Debug, Default)]
 struct InboxState {
-    /// In the order of their ids.
-    arrivals: VecDeque<Arrived>,
-    /// Those of requests in `arrivals` stay until these are taken.
-    aborts: Vec<RequestId>,
-    requested: Vec<oneshot::Sender<Snapshot>>,
-    orders: Vec<Order>,
-    notices: Vec<Notice>,
+    /// What came since the engine took its mail last. Aborts of requests among the arrivals stay until these are taken.
+    mail: Mail,
     next_id: RequestId,
     is_closed: bool,
     /// Whether the engine waits for something to do.
     is_idle: bool,
 }
 
-impl InboxState {
-    fn has_mail(&self) -> bool {
-        let is_empty = self.arrivals.is_empty() && self.aborts.is_empty() && self.requested.is_empty();
-        !(is_empty && self.orders.is_empty() && self.notices.is_empty())
+/// Messages to the engine, between two of its steps.
+#[derive(Debug, Default)]
+pub(super) struct Mail {
+    /// In the order of their ids.
+    pub(super) arrivals: VecDeque<Arrived>,
+    pub(super) aborts: Vec<RequestId>,
+    pub(super) requested: Vec<oneshot::Sender<Snapshot>>,
+    /// What an operator wants.
+    pub(super) orders: Vec<Order>,
+    /// Notices of other engines.
+    pub(super) notices: Vec<Notice>,
+}
+
+impl Mail {
+    fn is_empty(&self) -> bool {
+        let Self { arrivals, aborts, requested, orders, notices } = self;
+        arrivals.is_empty() && aborts.is_empty() && requested.is_empty() && orders.is_empty() && notices.is_empty()
     }
 
     /// Takes the aborts of requests that were taken. No abort is taken before its request: it would find none, and the request would
@@ -119,23 +127,11 @@ impl InboxState {
     }
 }
 
-/// Messages since the last step.
-#[derive(Debug, Default)]
-pub(super) struct Mail {
-    pub(super) arrivals: VecDeque<Arrived>,
-    pub(super) aborts: Vec<RequestId>,
-    pub(super) requested: Vec<oneshot::Sender<Snapshot>>,
-    /// What an operator wants.
-    pub(super) orders: Vec<Order>,
-    /// Notices of other engines.
-    pub(super) notices: Vec<Notice>,
-}
-
 impl Inbox {
     /// Adds requests, all or none, after giving them their ids; the first of these. `None` where too many wait.
     pub(super) fn submit(&self, mut arrivals: Vec<Arrived>) -> Option<RequestId> {
         let mut state = self.state.lock();
-        if state.is_closed || state.arrivals.len().saturating_add(arrivals.len()) > MOST_ARRIVALS {
+        if state.is_closed || state.mail.arrivals.len().saturating_add(arrivals.len()) > MOST_ARRIVALS {
             return None;
         }
         let first = state.next_id;
@@ -143,7 +139,7 @@ impl Inbox {
             arrived.request.id = state.next_id;
             state.next_id += 1;
         }
-        state.arrivals.extend(arrivals);
+        state.mail.arrivals.extend(arrivals);
         self.wake(&mut state);
         Some(first)
     }
@@ -151,7 +147,7 @@ impl Inbox {
     /// Asks for the end of requests. Those that have ended are none.
     pub(super) fn abort(&self, ids: impl IntoIterator<Item = RequestId>) {
         let mut state = self.state.lock();
-        state.aborts.extend(ids);
+        state.mail.aborts.extend(ids);
         self.wake(&mut state);
     }
 
@@ -160,7 +156,7 @@ impl Inbox {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.state.lock();
         if !state.is_closed {
-            state.requested.push(sender);
+            state.mail.requested.push(sender);
             self.wake(&mut state);
         }
         receiver
@@ -171,7 +167,7 @@ impl Inbox {
         let (reply, receiver) = oneshot::channel();
         let mut state = self.state.lock();
         if !state.is_closed {
-            state.orders.push(Order { control, reply });
+            state.mail.orders.push(Order { control, reply });
             self.wake(&mut state);
         }
         receiver
@@ -180,8 +176,8 @@ impl Inbox {
     /// Adds a notice of another engine.
     pub(super) fn notify(&self, notice: Notice) {
         let mut state = self.state.lock();
-        if state.notices.len() < MOST_NOTICES {
-            state.notices.push(notice);
+        if state.mail.notices.len() < MOST_NOTICES {
+            state.mail.notices.push(notice);
             self.wake(&mut state);
         }
     }
@@ -201,7 +197,7 @@ impl Inbox {
     /// only: vLLM's engine is on its first step before the other choices of a request have reached it.
     pub(super) fn take(&self, mail: &mut Mail, is_idle: bool, until: Option<Instant>) -> Option<()> {
         let mut state = self.state.lock();
-        while is_idle && !state.is_closed && !state.has_mail() {
+        while is_idle && !state.is_closed && state.mail.is_empty() {
             state.is_idle = true;
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
@@ -217,21 +213,22 @@ impl Inbox {
             return None;
         }
         mail.arrivals.clear();
-        mail.requested.append(&mut state.requested);
-        mail.orders.append(&mut state.orders);
-        mail.notices.append(&mut state.notices);
+        let came = &mut state.mail;
+        mail.requested.append(&mut came.requested);
+        mail.orders.append(&mut came.orders);
+        mail.notices.append(&mut came.notices);
         if is_idle {
-            mail.arrivals.extend(state.arrivals.pop_front());
+            mail.arrivals.extend(came.arrivals.pop_front());
         } else {
-            std::mem::swap(&mut mail.arrivals, &mut state.arrivals);
+            std::mem::swap(&mut mail.arrivals, &mut came.arrivals);
         }
-        state.take_aborts(&mut mail.aborts);
+        came.take_aborts(&mut mail.aborts);
         Some(())
     }
 
     /// Takes the aborts only.
     pub(super) fn take_aborts(&self, aborts: &mut Vec<RequestId>) {
-        self.state.lock().take_aborts(aborts);
+        self.state.lock().mail.take_aborts(aborts);
     }
 
     /// Lets who sleeps look whether its sleep is over.

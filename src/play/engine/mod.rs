@@ -21,7 +21,6 @@ mod connector;
 mod control;
 mod inbox;
 mod kv_events;
-mod rank;
 mod recorded;
 mod relay;
 mod request_stepping;
@@ -40,12 +39,11 @@ use std::{
 use self::{
     balancer::Balancer,
     check::Snapshot,
-    config::Resolved,
     connector::{KvConnector, PacedTransfers, SideChannel},
-    inbox::{Control, Inbox},
-    kv_events::{KvEvents, PublisherFaults},
-    rank::Rank,
+    inbox::Inbox,
+    kv_events::KvEvents,
     slowdown::PacedClock,
+    step_reports::Rank,
     stepping::Stepping,
 };
 pub use self::{
@@ -54,27 +52,19 @@ pub use self::{
     kv_events::{KvEventsConfig, KvEventsError},
 };
 pub(super) use self::{
-    kv_events::EventCounts,
+    inbox::Control,
+    kv_events::{EventCounts, PublisherFaults},
     recorded::{RecordedRun, RecordedTiming},
-    run::{EngineRun, NextEmission, Scheduled},
+    run::{EngineRun, Scheduled},
     slowdown::Slowdown,
     step_reports::{StepReport, StepReports},
     submit::{PlannedChoice, RequestParameters, bytes_of},
 };
-use super::{faults::ServerFaults, metrics::Metrics};
+use super::metrics::Metrics;
 use crate::engine::{
-    kv_cache::KvCacheConfig,
     recorded_timings::RecordedTimings,
-    scheduler::PauseState,
     step_clock::{StepClock, StepTimes, TransferClock, TransferTimes},
 };
-
-/// The faults of a server, and its number among several.
-#[derive(Debug, Clone)]
-pub(super) struct ReplicaFaults {
-    pub(super) faults: Arc<ServerFaults>,
-    pub(super) replica: u32,
-}
 
 /// The running engines of a server, one for each data parallel rank; they end when this is dropped.
 #[derive(Debug)]
@@ -83,68 +73,45 @@ pub(super) struct Engine {
     inboxes: Arc<[Arc<Inbox>]>,
     /// `None` for a single rank.
     balancer: Option<Arc<Balancer>>,
-    /// That of each rank.
-    pub(super) kv_cache: KvCacheConfig,
+    /// As it was resolved.
+    pub(super) config: EngineConfig,
     /// Events about the cache of each rank, where they are published.
     kv_events: Vec<KvEvents>,
     /// Addresses at which the ranks receive notices of other engines, with a KV connector.
     side_channels: Vec<Arc<SideChannel>>,
-    /// Requests and tokens of a step.
-    pub(super) limits: (usize, usize),
     /// Figures of the steps of each rank.
     pub(super) reports: Vec<Arc<StepReports>>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) slowdown: Arc<Slowdown>,
-    times: StepTimes,
-    /// Those of transfers, where there is a KV connector.
-    transfer_times: Option<TransferTimes>,
-    /// Whether requests are served at their recorded times.
-    pub(super) has_recorded_times: bool,
-    /// Whether steps may give a request several tokens.
-    pub(super) speculates: bool,
 }
 
 impl Engine {
-    /// Starts an engine for each rank. Each draws other step times. The faults are those of its KV events.
+    /// Starts an engine for each rank by a configuration that was resolved. Each draws other step times. The faults are those of its KV
+    /// events.
     ///
     /// # Errors
     /// When the configuration contradicts itself, its events cannot be published, or there is no thread to be had.
     pub(super) fn start(
-        resolved: &Resolved,
+        config: EngineConfig,
         metrics: &Arc<Metrics>,
         model: &str,
         seed: u64,
-        (slowdown, faults): (Arc<Slowdown>, ReplicaFaults),
+        (slowdown, faults): (Arc<Slowdown>, &PublisherFaults),
     ) -> Result<Self, EngineError> {
         let ranks = metrics.ranks();
-        let balancer = (ranks > 1).then(|| Balancer::new(ranks));
-        let inboxes = (0..ranks).map(|_| Arc::default()).collect();
-        let reports = (0..ranks).map(|_| Arc::default()).collect();
-        let (kv_cache, kv_events, side_channels) = (resolved.kv_cache.clone(), Vec::new(), Vec::new());
         // The ranks that have started end with it where another one cannot.
-        let metrics = Arc::clone(metrics);
-        let has_recorded_times = resolved.has_recorded_times;
-        let speculates = resolved.scheduler.speculation.is_some() && !has_recorded_times;
         let mut engine = Self {
-            inboxes,
-            balancer,
-            kv_cache,
-            kv_events,
-            side_channels,
-            limits: (resolved.scheduler.max_num_seqs, resolved.scheduler.max_num_batched_tokens),
-            reports,
-            metrics,
+            inboxes: (0..ranks).map(|_| Arc::default()).collect(),
+            balancer: (ranks > 1).then(|| Balancer::new(ranks)),
+            config,
+            kv_events: Vec::new(),
+            side_channels: Vec::new(),
+            reports: (0..ranks).map(|_| Arc::default()).collect(),
+            metrics: Arc::clone(metrics),
             slowdown,
-            times: resolved.times.clone(),
-            transfer_times: resolved.kv_transfer.as_ref().map(|config| config.times),
-            has_recorded_times,
-            speculates,
         };
         for (number, seed) in (0..ranks).zip(seed..) {
-            let reports = engine.reports.get(number).map(Arc::clone).unwrap_or_default();
-            let (metrics, balancer) = (Arc::clone(&engine.metrics), engine.balancer.clone());
-            let rank = Rank { number, metrics, balancer, reports };
-            engine.start_rank(resolved.clone(), rank, model, (seed, &faults))?;
+            engine.start_rank(number, model, (seed, faults))?;
         }
         Ok(engine)
     }
@@ -165,7 +132,7 @@ impl Engine {
 
     /// How long its steps take.
     pub(super) fn times(&self) -> StepTimes {
-        self.slowdown.times().unwrap_or_else(|| self.times.clone())
+        self.slowdown.times().unwrap_or_else(|| self.config.step_times())
     }
 
     /// Sets how long the steps of each rank take, and ends those that are under way.
@@ -176,7 +143,8 @@ impl Engine {
 
     /// How long transfers from other engines take; `None` without a KV connector.
     pub(super) fn transfer_times(&self) -> Option<TransferTimes> {
-        self.transfer_times.map(|at_start| self.slowdown.transfer_times().unwrap_or(at_start))
+        let at_start = self.config.kv_transfer.as_ref()?.times;
+        Some(self.slowdown.transfer_times().unwrap_or(at_start))
     }
 
     /// Sets how long the transfers of each rank take that begin from now on.
@@ -184,24 +152,8 @@ impl Engine {
         self.slowdown.set_transfer_times(times);
     }
 
-    /// Pauses the scheduler; returns once no request runs, and its prefix cache is forgotten where that is wanted.
-    pub(super) async fn pause(&self, state: PauseState, aborts: bool, clears: bool) {
-        self.order(Control::Pause { state, aborts, clears }).await;
-    }
-
-    /// Goes on after a pause.
-    pub(super) async fn resume(&self) {
-        self.order(Control::Resume).await;
-    }
-
-    /// Forgets the prefix cache of each rank; returns false where running requests of the first one have blocks and may keep them. As
-    /// in vLLM the others do not show.
-    pub(super) async fn reset_prefix_cache(&self, preempts_running: bool) -> bool {
-        self.order(Control::Reset { preempts_running }).await
-    }
-
-    /// Gives an order to all ranks; the reply of the first one, once all have carried it out.
-    async fn order(&self, control: Control) -> bool {
+    /// Gives an order to all ranks; the reply of the first one, once all have carried it out. As in vLLM the others do not show.
+    pub(super) async fn order(&self, control: Control) -> bool {
         let replies: Vec<_> = self.inboxes.iter().map(|inbox| inbox.order(control)).collect();
         let mut first = None;
         for reply in replies {
@@ -213,28 +165,24 @@ impl Engine {
 
     fn start_rank(
         &mut self,
-        resolved: Resolved,
-        rank: Rank,
+        number: usize,
         model: &str,
-        (seed, faults): (u64, &ReplicaFaults),
+        (seed, faults): (u64, &PublisherFaults),
     ) -> Result<(), EngineError> {
-        let Resolved { mut scheduler, kv_cache, times, time_scale, has_recorded_times, kv_events, kv_transfer } =
-            resolved;
-        // Recorded times are those of single tokens.
-        scheduler.speculation = scheduler.speculation.filter(|_| !has_recorded_times);
+        let Some((inbox, reports)) = self.inboxes.get(number).zip(self.reports.get(number)) else { return Ok(()) };
+        let EngineConfig { mut scheduler, kv_cache, time_scale, kv_events, kv_transfer, .. } = self.config.clone();
         scheduler.speculation.iter_mut().for_each(|speculation| speculation.seed = seed);
-        let Some(inbox) = self.inboxes.get(rank.number) else { return Ok(()) };
-        let slowdown = Arc::clone(&self.slowdown);
-        let clock = PacedClock { clock: StepClock::new(times, time_scale, seed), slowdown, changes: 0 };
+        let clock = StepClock::new(self.config.step_times(), time_scale, seed);
+        let clock = PacedClock { clock, slowdown: Arc::clone(&self.slowdown), changes: 0 };
         let (algorithm, block_size) = (kv_cache.prefix_caching_hash_algo, kv_cache.block_size);
-        let number = u32::try_from(rank.number).unwrap_or(u32::MAX);
+        let (metrics, reports) = (Arc::clone(&self.metrics), Arc::clone(reports));
+        let rank = Rank { number, metrics, balancer: self.balancer.clone(), reports };
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
         let mut stepping = Stepping::new(scheduler, kv_cache, clock, Arc::clone(inbox), rank)?;
-        stepping.recorded_timings = has_recorded_times.then(RecordedTimings::default);
+        stepping.recorded_timings = self.config.has_recorded_times().then(RecordedTimings::default);
         if let Some(config) = kv_events {
-            let config = config.of_rank(number);
-            let ReplicaFaults { faults, replica } = faults.clone();
-            let faults = PublisherFaults { faults, replica, rank: number };
-            let (sender, kv_events) = kv_events::start(&config, model, algorithm, faults)?;
+            let faults = PublisherFaults { rank: number, ..faults.clone() };
+            let (sender, kv_events) = kv_events::start(&config.of_rank(number), model, algorithm, faults)?;
             stepping.kv_events = Some(sender);
             self.kv_events.push(kv_events);
         }

@@ -69,8 +69,9 @@ impl Engine {
     }
 
     fn submit_recorded(&self, input: &EngineInput, timing: RecordedTiming<'_>) -> Result<RecordedRun, ApiError> {
+        let keeps_gaps = self.config.has_recorded_times();
         let plan = |(choice, (prompt, output)): (usize, (_, &[u32]))| {
-            let timed = if self.has_recorded_times { output.len() } else { 0 };
+            let timed = if keeps_gaps { output.len() } else { 0 };
             let times = timing.schedule.token_times(choice, timed);
             PlannedChoice { prompt, output: output.to_vec(), times, burst_ends: Vec::new() }
         };
@@ -88,7 +89,6 @@ impl Engine {
             concurrency: timing.concurrency,
             ..RequestParameters::default()
         };
-        let keeps_gaps = self.has_recorded_times;
         Ok(RecordedRun { run: self.submit(planned, &parameters)?, prompt_tokens, keeps_gaps, _memory: memory })
     }
 }

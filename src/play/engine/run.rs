@@ -114,14 +114,6 @@ struct RunningChoice {
     planned: usize,
 }
 
-/// End of a wait for the next step of an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum NextEmission {
-    Token(Emission),
-    /// Nothing more comes.
-    Closed,
-}
-
 impl EngineRun {
     /// Choices of so many tokens each, before any is submitted.
     pub(super) fn new(emissions: Arc<EmissionQueue>, inboxes: Arc<[Arc<Inbox>]>, tokens: &[usize]) -> Self {
@@ -154,13 +146,13 @@ impl EngineRun {
         self.choices.get(choice).is_some_and(|choice| choice.request.is_some())
     }
 
-    /// Polls for the next token of any choice.
-    pub(in super::super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<NextEmission> {
+    /// Polls for the next token of any choice; `None` where nothing more comes.
+    pub(in super::super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Emission>> {
         if self.taken.is_empty() {
             let mut outgoing = self.emissions.0.lock();
             if outgoing.emissions.is_empty() {
                 if outgoing.is_closed {
-                    return Poll::Ready(NextEmission::Closed);
+                    return Poll::Ready(None);
                 }
                 if !outgoing.sleeper.as_ref().is_some_and(|sleeper| sleeper.waker.will_wake(context.waker())) {
                     outgoing.sleeper = Some(Sleeper::here(context.waker()));
@@ -169,7 +161,7 @@ impl EngineRun {
             }
             std::mem::swap(&mut self.taken, &mut outgoing.emissions);
         }
-        self.taken.pop_front().map_or(Poll::Pending, |emission| Poll::Ready(NextEmission::Token(emission)))
+        self.taken.pop_front().map_or(Poll::Pending, |emission| Poll::Ready(Some(emission)))
     }
 
     /// Counts tokens of a choice; how many there are, once they are as many as its next step needs.
@@ -275,7 +267,7 @@ mod tests {
                 .push(Emission { choice, tokens: 1, at }, Scheduled { cached: choice + 16, ..Scheduled::default() });
         }
         let mut came = Vec::new();
-        while let Poll::Ready(NextEmission::Token(emission)) = run.poll_next(&mut noop()) {
+        while let Poll::Ready(Some(emission)) = run.poll_next(&mut noop()) {
             let choice = usize::try_from(emission.choice).unwrap();
             came.push((choice, run.arrive(choice, emission.tokens, 2)));
         }
@@ -300,7 +292,7 @@ mod tests {
         let (mut run, emissions, _inbox) = run(&[4]);
         assert!(run.poll_next(&mut noop()).is_pending());
         emissions.close();
-        assert_eq!(run.poll_next(&mut noop()), Poll::Ready(NextEmission::Closed));
+        assert_eq!(run.poll_next(&mut noop()), Poll::Ready(None));
         assert_eq!((run.cancel(), run.is_live()), (vec![0], false));
     }
 }

@@ -1,11 +1,36 @@
-//! Figures of a rank's steps, to be reported elsewhere: gauges as they are, counts since they were taken last.
+//! Figures of a rank's steps and where they go, also to be reported elsewhere: gauges as they are, counts since they were taken last.
 
-use tokio::sync::Notify;
+use std::sync::Arc;
 
+use tokio::{sync::Notify, time::Instant};
+
+use super::balancer::Balancer;
 use crate::{
     base::lock::Lock,
     engine::scheduler::{Decisions, SchedulerStats, SpecDecodingStats},
+    play::metrics::Metrics,
 };
+
+/// One of a server's engines.
+#[derive(Debug)]
+pub(super) struct Rank {
+    pub(super) number: usize,
+    pub(super) metrics: Arc<Metrics>,
+    /// `None` where there is no choice.
+    pub(super) balancer: Option<Arc<Balancer>>,
+    pub(super) reports: Arc<StepReports>,
+}
+
+impl Rank {
+    /// Counts a step that has ended, with the tokens of prompts that were computed for first tokens in it, and of outputs.
+    pub(super) fn step(&self, decisions: &Decisions, computed: usize, generated: usize) {
+        self.metrics.step(self.number, decisions, computed, generated);
+        self.reports.add(decisions);
+        if let Some(balancer) = &self.balancer {
+            balancer.step(self.number, &decisions.stats, Instant::now());
+        }
+    }
+}
 
 /// Figures of the steps of a rank, and the news of them.
 #[derive(Debug, Default)]
@@ -31,7 +56,7 @@ pub(in super::super) struct StepReport {
 }
 
 impl StepReports {
-    pub(super) fn add(&self, decisions: &Decisions) {
+    fn add(&self, decisions: &Decisions) {
         let mut state = self.state.lock();
         state.steps += 1;
         let steps = state.steps;

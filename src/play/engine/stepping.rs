@@ -16,10 +16,10 @@ use super::{
     control::Pausing,
     inbox::{Arrived, Inbox, Mail},
     kv_events::EventSender,
-    rank::Rank,
     relay::WakeUps,
     run::{Emission, EmissionQueue, Scheduled},
     slowdown::PacedClock,
+    step_reports::Rank,
 };
 use crate::{
     engine::{
@@ -262,7 +262,7 @@ impl Stepping {
             let end = end_of(output.request_id);
             let Some(known) = live.get_mut(&output.request_id) else { continue };
             if let Some(computed) = known.first(output, end) {
-                known.running = known.lora.as_ref().and_then(|lora| rank.run_adapter(lora));
+                known.running = known.lora.as_ref().and_then(|lora| rank.metrics.run_adapter(lora));
                 given.computed += computed;
                 totals.prompt_tokens += of(known.prompt_tokens);
                 totals.cached_tokens += u64::from(known.scheduled.cached);
@@ -301,7 +301,7 @@ impl Stepping {
     /// Counts a step and what was given with it, and wakes who got a token.
     pub(super) fn count(&mut self, Given { computed, generated }: Given) {
         self.rank.step(self.scheduler.decisions(), computed, generated);
-        self.rank.evicted(&self.scheduler.drain_evictions());
+        self.rank.metrics.evicted(self.rank.number, &self.scheduler.drain_evictions());
         self.wake_ups.wake();
         self.rank.reports.notify();
     }
@@ -332,7 +332,7 @@ impl Stepping {
             },
             blocks_held: of(blocks.len()),
             kv_events: None,
-            shown: self.rank.shown(),
+            shown: self.rank.metrics.shown(self.rank.number),
             differences: Vec::new(),
             ranks: Vec::new(),
         };

@@ -67,6 +67,13 @@ impl RequestParameters {
             ..Request::default()
         }
     }
+
+    /// Its part in transfers, where it has one. Each choice has a name of its own.
+    fn transfer(&self, params: &KvTransferParams, choice: u32) -> Option<Box<Transfer>> {
+        let name = if choice == 0 { self.name.clone() } else { format!("{choice}_{}", self.name) };
+        let has_part = params.sends || params.remote.is_some();
+        has_part.then(|| Box::new(Transfer { name, sends: params.sends, remote: params.remote.clone() }))
+    }
 }
 
 /// Bytes that the engine keeps of a token of the prompt, and of the output with the end of its step.
@@ -105,7 +112,11 @@ impl Engine {
         let queued = Instant::now();
         let emissions = Arc::new(EmissionQueue::new(planned.len()));
         let tokens: Vec<usize> = planned.iter().map(|choice| choice.output.len()).collect();
-        let transfers = self.transfers_of(parameters);
+        let transfer_params = self.transfer_params(parameters);
+        let kv_transfer = transfer_params.map_or_else(KvTransfer::default, |params| KvTransfer {
+            sends: params.sends,
+            receives: params.remote.is_some(),
+        });
         let mut arrivals: Vec<Vec<Arrived>> = self.inboxes.iter().map(|_| Vec::new()).collect();
         for (PlannedChoice { prompt, output, times, burst_ends }, choice) in planned.into_iter().zip(0..) {
             if output.is_empty() {
@@ -118,9 +129,10 @@ impl Engine {
                 }
                 None => (0, None),
             };
-            let request = Request { kv_transfer: transfers.part(), burst_ends, ..parameters.request(prompt, output) };
-            let (emissions, transfer) = (Arc::clone(&emissions), transfers.of_choice(choice));
-            let recorded = self.has_recorded_times.then(|| {
+            let request = Request { kv_transfer, burst_ends, ..parameters.request(prompt, output) };
+            let transfer = transfer_params.and_then(|params| parameters.transfer(params, choice));
+            let emissions = Arc::clone(&emissions);
+            let recorded = self.config.has_recorded_times().then(|| {
                 let times = RecordedTimes { tokens: times, concurrency: parameters.concurrency };
                 Box::new(RecordedArrival { arrived: parameters.arrived.unwrap_or(queued), times })
             });
@@ -145,40 +157,17 @@ impl Engine {
     }
 
     /// What a request asks of the connector; nothing without one, as in vLLM.
-    fn transfers_of<'a>(&self, parameters: &'a RequestParameters) -> Transfers<'a> {
+    fn transfer_params<'a>(&self, parameters: &'a RequestParameters) -> Option<&'a KvTransferParams> {
         let params = parameters.kv_transfer.as_ref();
         if self.side_channels.is_empty() {
             ignored(params.is_some(), "there is no KV connector (--kv-transfer-config)");
-            return Transfers { params: None, name: "" };
+            return None;
         }
         ignored(
             params.is_some_and(|params| params.receives && params.remote.is_none()),
             "they do not name the blocks, engine, request, host and port of a prefill; its prompt is computed here",
         );
-        Transfers { params, name: &parameters.name }
-    }
-}
-
-/// Parameters of a request for the connector, and its name.
-#[derive(Debug, Clone, Copy)]
-struct Transfers<'a> {
-    params: Option<&'a KvTransferParams>,
-    name: &'a str,
-}
-
-impl Transfers<'_> {
-    fn part(self) -> KvTransfer {
-        self.params.map_or_else(KvTransfer::default, |params| KvTransfer {
-            sends: params.sends,
-            receives: params.remote.is_some(),
-        })
-    }
-
-    /// Each choice has a name of its own.
-    fn of_choice(self, choice: u32) -> Option<Box<Transfer>> {
-        let params = self.params.filter(|params| params.sends || params.remote.is_some())?;
-        let name = if choice == 0 { self.name.to_owned() } else { format!("{choice}_{}", self.name) };
-        Some(Box::new(Transfer { name, sends: params.sends, remote: params.remote.clone() }))
+        params
     }
 }
 

@@ -175,16 +175,15 @@ impl CoreRank {
     fn ready(&self) -> ReadyResponse {
         let (state, of) = (&self.state, |size: usize| u32::try_from(size).unwrap_or(u32::MAX));
         let ranks = u16::try_from(self.engine().map_or(1, Engine::ranks)).unwrap_or(u16::MAX);
-        let scheduler = self.engine().map(|engine| engine.limits);
-        let (max_num_seqs, max_num_batched_tokens) = scheduler.unwrap_or_default();
+        let config = self.engine().map(|engine| &engine.config);
         ReadyResponse {
             max_model_len: state.model.max_model_len,
-            num_gpu_blocks: self.engine().map_or(0, |engine| engine.kv_cache.num_gpu_blocks),
-            block_size: self.engine().map_or(0, |engine| of(engine.kv_cache.block_size)),
+            num_gpu_blocks: config.map_or(0, |config| config.kv_cache.num_gpu_blocks),
+            block_size: config.map_or(0, |config| of(config.kv_cache.block_size)),
             vllm_version: self.config.version.clone(),
             data_parallel: (ranks, self.rank),
-            max_num_seqs,
-            max_num_batched_tokens,
+            max_num_seqs: config.map_or(0, |config| config.scheduler.max_num_seqs),
+            max_num_batched_tokens: config.map_or(0, |config| config.scheduler.max_num_batched_tokens),
             instance_id: state.fresh_seed().to_string(),
             max_loras: state.config.lora.as_ref().map_or(0, |lora| of(lora.max_loras)),
             enable_sleep_mode: true,

@@ -10,7 +10,7 @@ use crate::{
     base::lock::Lock,
     play::{
         ServerState,
-        rare::dev::{WORKER_METHODS, awake, fall_asleep, go_on, pause_engine, release_cache_memory},
+        rare::dev::{WORKER_METHODS, awake, fall_asleep, go_on, pause_engine, release_cache_memory, reset_cache},
     },
 };
 
@@ -24,7 +24,7 @@ pub(super) async fn call(state: &ServerState, adapters: &AdapterNumbers, call: &
     let result = match call.method.as_str() {
         "get_supported_tasks" => Ok(vec!["generate"].into()),
         "reset_mm_cache" | "reset_encoder_cache" | "profile" | "execute_dummy_batch" => Ok(nothing),
-        "reset_prefix_cache" => Ok(reset_prefix_cache(state, flag(call, 0)).await.into()),
+        "reset_prefix_cache" => Ok(reset_cache(state, flag(call, 0)).await.into()),
         "sleep" => {
             fall_asleep(state, level(call), mode(call, 1)).await;
             Ok(nothing)
@@ -75,13 +75,6 @@ impl AdapterNumbers {
     fn remove(&self, state: &ServerState, number: u64) -> bool {
         let Some(lora_name) = self.0.lock().remove(&number) else { return false };
         state.adapters.unload(UnloadAdapter { lora_name }).is_ok()
-    }
-}
-
-async fn reset_prefix_cache(state: &ServerState, preempts_running: bool) -> bool {
-    match &state.engine {
-        Some(engine) => engine.reset_prefix_cache(preempts_running).await,
-        None => true,
     }
 }
 

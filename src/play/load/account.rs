@@ -1,7 +1,6 @@
 //! Sessions of a trace: consumed records, and counts of matches and misses.
 //!
-//! A session is independent consumption for one client; requests that name none share the default one. Counting takes a few
-//! atomic additions for each prompt; only misses take a lock.
+//! A session is independent consumption for one client; requests that name none share the default one.
 //!
 //! Limits: sessions take memory for every record, so there are no more of them than [`SESSION_BYTES`] hold. The first
 //! misses of a session are kept ([`KeptMisses`]), the others only counted.
@@ -10,10 +9,7 @@ mod view;
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, PoisonError, RwLock},
 };
 
 use serde_json::Value;
@@ -26,7 +22,7 @@ use crate::{
     },
     replay::{
         account::{DEFAULT_SESSION, EarlierReports, KeptMisses, Matching, SessionReport},
-        matching::{Consumption, MatchBy, Matcher, MissReason, PromptMiss, RecordSelection},
+        matching::{Consumption, MatchBy, Matcher, PromptMiss, RecordSelection},
     },
 };
 
@@ -36,13 +32,10 @@ const SESSION_BYTES: usize = 1 << 30;
 /// Named sessions, however little each of them takes.
 const MOST_SESSIONS: usize = 10_000;
 
-/// Shares of a prompt's blocks by which matches are counted: below so many hundredths.
-const SHARES: [(u64, &str); 4] = [(25, "under 25%"), (50, "25% to 50%"), (75, "50% to 75%"), (100, "75% and more")];
-
 #[derive(Debug)]
 pub(in crate::play) struct TraceLedger {
     default: Arc<TraceSession>,
-    named: RwLock<BTreeMap<String, Arc<TraceSession>>>,
+    named: Lock<BTreeMap<String, Arc<TraceSession>>>,
     most: usize,
     /// Counts of sessions that were reset or ended.
     past: Lock<SessionTotals>,
@@ -67,24 +60,8 @@ pub(in crate::play) struct SessionConsumption {
     pub(in crate::play) responses: ServedResponses,
     /// Which answers were made up for prompts without a record.
     pub(in crate::play) samples: Samples,
-    counts: SessionCounters,
+    totals: Lock<SessionTotals>,
     misses: Lock<KeptMisses>,
-}
-
-#[derive(Debug, Default)]
-struct SessionCounters {
-    prompts: AtomicU64,
-    index: AtomicU64,
-    whole: AtomicU64,
-    /// By the share of the prompt's blocks, see [`SHARES`].
-    prefix: [AtomicU64; SHARES.len()],
-    next: AtomicU64,
-    matched_blocks: AtomicU64,
-    total_blocks: AtomicU64,
-    again: AtomicU64,
-    asked_again: AtomicU64,
-    no_match: AtomicU64,
-    exhausted: AtomicU64,
 }
 
 /// Counts of one session or of several.
@@ -113,6 +90,34 @@ impl SessionTotals {
         self.matching.matched_blocks += other.matching.matched_blocks;
         self.matching.total_blocks += other.matching.total_blocks;
     }
+
+    fn found(&mut self, selection: &RecordSelection) {
+        let RecordSelection { by, whole, matched_blocks, total_blocks, again, .. } = selection;
+        let matching = &mut self.matching;
+        let way = match by {
+            MatchBy::Index | MatchBy::Auto => "index",
+            MatchBy::Next => "next",
+            MatchBy::Prefix if *whole => "whole",
+            MatchBy::Prefix => {
+                let (matched, total) = (*matched_blocks as u64, (*total_blocks as u64).max(1));
+                matching.matched_blocks += matched;
+                matching.total_blocks += total;
+                let share = match matched * 100 / total {
+                    ..25 => "under 25%",
+                    25..50 => "25% to 50%",
+                    50..75 => "50% to 75%",
+                    _ => "75% and more",
+                };
+                *matching.shares.entry(share).or_default() += 1;
+                "prefix"
+            }
+        };
+        *matching.found.entry(way).or_default() += 1;
+        if *again {
+            let way = if *by == MatchBy::Index { "index" } else { "exhausted" };
+            *self.again.entry(way).or_default() += 1;
+        }
+    }
 }
 
 impl TraceLedger {
@@ -121,7 +126,7 @@ impl TraceLedger {
         let most = (SESSION_BYTES / bytes).clamp(1, MOST_SESSIONS);
         Self {
             default: Arc::new(TraceSession::new(None, matcher)),
-            named: RwLock::default(),
+            named: Lock::default(),
             most,
             past: Lock::default(),
             earlier: Lock::default(),
@@ -135,7 +140,7 @@ impl TraceLedger {
 
     /// All sessions by their names.
     fn all(&self) -> Vec<(String, Arc<TraceSession>)> {
-        let named = self.named.read().unwrap_or_else(PoisonError::into_inner);
+        let named = self.named.lock();
         let named = named.iter().map(|(name, slot)| (name.clone(), Arc::clone(slot)));
         std::iter::once((DEFAULT_SESSION.to_owned(), Arc::clone(&self.default))).chain(named).collect()
     }
@@ -164,7 +169,7 @@ impl TraceLedger {
 
     /// Counts the records that the default session consumed, and the sessions.
     pub(in crate::play) fn now(&self) -> (usize, usize) {
-        let sessions = 1 + self.named.read().unwrap_or_else(PoisonError::into_inner).len();
+        let sessions = 1 + self.named.lock().len();
         (self.default.with(|session| session.consumed()), sessions)
     }
 
@@ -173,15 +178,16 @@ impl TraceLedger {
     /// # Errors
     /// When there are too many.
     pub(in crate::play) fn named(&self, name: &str, matcher: &Matcher) -> Result<Arc<TraceSession>, TooManySessions> {
-        let known = self.named.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
-        if let Some(known) = known {
-            return Ok(known);
+        let mut named = self.named.lock();
+        if let Some(known) = named.get(name) {
+            return Ok(Arc::clone(known));
         }
-        let mut named = self.named.write().unwrap_or_else(PoisonError::into_inner);
-        if !named.contains_key(name) && named.len() >= self.most {
+        if named.len() >= self.most {
             return Err(TooManySessions(self.most));
         }
-        Ok(Arc::clone(named.entry(name.to_owned()).or_insert_with(|| Arc::new(TraceSession::new(Some(name), matcher)))))
+        let session = Arc::new(TraceSession::new(Some(name), matcher));
+        named.insert(name.to_owned(), Arc::clone(&session));
+        Ok(session)
     }
 }
 
@@ -207,13 +213,13 @@ impl SessionConsumption {
             consumption: matcher.session(),
             responses: ServedResponses::default(),
             samples: name.map_or_else(Samples::default, |_| Samples::within(samples::SESSION_BYTES)),
-            counts: SessionCounters::default(),
+            totals: Lock::default(),
             misses: Lock::default(),
         }
     }
 
     fn totals(&self) -> SessionTotals {
-        self.counts.totals()
+        self.totals.lock().clone()
     }
 
     /// Counts the records that were served at least once.
@@ -227,12 +233,11 @@ impl SessionConsumption {
     }
 
     pub(in crate::play) fn count(&self, outcome: &Result<RecordSelection, PromptMiss>) {
-        let counts = &self.counts;
-        counts.prompts.fetch_add(1, Relaxed);
+        let mut totals = self.totals.lock();
+        totals.prompts += 1;
         match outcome {
-            Ok(selection) => counts.found(selection),
-            Err(PromptMiss { reason: MissReason::NoMatch, .. }) => drop(counts.no_match.fetch_add(1, Relaxed)),
-            Err(PromptMiss { reason: MissReason::Exhausted, .. }) => drop(counts.exhausted.fetch_add(1, Relaxed)),
+            Ok(selection) => totals.found(selection),
+            Err(miss) => *totals.missed.entry(miss.reason.name()).or_default() += 1,
         }
     }
 
@@ -242,58 +247,6 @@ impl SessionConsumption {
         if has_room() {
             let miss = explain();
             self.misses.lock().keep(miss);
-        }
-    }
-}
-
-/// Those that are not zero.
-fn counted<'a>(counts: impl IntoIterator<Item = (&'static str, &'a AtomicU64)>) -> BTreeMap<&'static str, u64> {
-    let counts = counts.into_iter().map(|(name, count)| (name, count.load(Relaxed)));
-    counts.filter(|(_, count)| *count > 0).collect()
-}
-
-impl SessionCounters {
-    fn totals(&self) -> SessionTotals {
-        let shares = counted(SHARES.iter().map(|(_, name)| *name).zip(&self.prefix));
-        let mut found = counted([("index", &self.index), ("whole", &self.whole), ("next", &self.next)]);
-        found.extend(Some(shares.values().sum()).filter(|sum| *sum > 0).map(|sum: u64| ("prefix", sum)));
-        let matching = Matching {
-            found,
-            shares,
-            matched_blocks: self.matched_blocks.load(Relaxed),
-            total_blocks: self.total_blocks.load(Relaxed),
-        };
-        SessionTotals {
-            prompts: self.prompts.load(Relaxed),
-            matching,
-            again: counted([("exhausted", &self.again), ("index", &self.asked_again)]),
-            missed: counted([
-                (MissReason::NoMatch.name(), &self.no_match),
-                (MissReason::Exhausted.name(), &self.exhausted),
-            ]),
-        }
-    }
-
-    fn found(&self, selection: &RecordSelection) {
-        let RecordSelection { by, whole, matched_blocks, total_blocks, again, .. } = selection;
-        let way = match by {
-            MatchBy::Index | MatchBy::Auto => &self.index,
-            MatchBy::Next => &self.next,
-            MatchBy::Prefix if *whole => &self.whole,
-            MatchBy::Prefix => {
-                let (matched, total) = (*matched_blocks as u64, (*total_blocks as u64).max(1));
-                self.matched_blocks.fetch_add(matched, Relaxed);
-                self.total_blocks.fetch_add(total, Relaxed);
-                let share = (matched * 100 / total).min(99);
-                let slot = SHARES.iter().position(|(below, _)| share < *below);
-                let Some(way) = slot.and_then(|slot| self.prefix.get(slot)) else { return };
-                way
-            }
-        };
-        way.fetch_add(1, Relaxed);
-        if *again {
-            let way = if *by == MatchBy::Index { &self.asked_again } else { &self.again };
-            way.fetch_add(1, Relaxed);
         }
     }
 }

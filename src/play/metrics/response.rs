@@ -3,13 +3,13 @@
 //!
 //! Limits: of several choices that a record gives one number of tokens for, each has an equal share.
 
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use tokio::time::Instant;
 
 use super::{AdmissionPermit, ChoiceMetrics, Metrics, RequestMetrics};
 use crate::{
-    play::engine::{NextEmission, RecordedRun},
+    play::engine::RecordedRun,
     replay::{
         delivery::{AbortedBy, EngineToken, TokenCounter},
         player::{Generated, GeneratedChoice},
@@ -104,8 +104,7 @@ impl TokenCounter for ResponseMetrics {
         }
         let Some(RecordedRun { run, .. }) = &mut self.run else { return Poll::Ready(None) };
         loop {
-            let Poll::Ready(next) = run.poll_next(context) else { return Poll::Pending };
-            let NextEmission::Token(emission) = next else { return Poll::Ready(None) };
+            let Some(emission) = ready!(run.poll_next(context)) else { return Poll::Ready(None) };
             let choice = usize::try_from(emission.choice).unwrap_or(usize::MAX);
             let metrics = self.choices.get_mut(choice).and_then(|choice| choice.metrics.as_mut());
             let Some(metrics) = metrics.filter(|_| run.arrive(choice, emission.tokens, 1).is_some()) else { continue };

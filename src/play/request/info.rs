@@ -83,7 +83,7 @@ pub(in crate::play) fn metrics_page(state: &ServerState) -> String {
         is_block_size_given: state.config.block_size.is_some(),
         overrides_blocks: engine.is_some_and(|engine| engine.overrides_blocks),
         kv_cache_metrics: state.config.server.kv_cache_metrics,
-        cache: state.engine.as_ref().map(|engine| &engine.kv_cache),
+        cache: state.engine.as_ref().map(|engine| &engine.config.kv_cache),
         tool_calls: model.parsers.formats.tools.is_some().then_some(&model.parsers.tool_calls),
         legacy_metrics: engine.is_some_and(|engine| engine.legacy_metrics),
         own: state.config.server.vcr_metrics.then_some(own),

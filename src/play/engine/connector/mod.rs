@@ -11,7 +11,6 @@
 
 mod config;
 mod leases;
-mod peers;
 mod side_channel;
 
 use std::{

@@ -11,7 +11,7 @@
 
 use std::{
     io,
-    net::{SocketAddr, ToSocketAddrs, UdpSocket},
+    net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -23,7 +23,7 @@ use std::{
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{KvTransferConfig, peers::Peers};
+use super::KvTransferConfig;
 use crate::{
     api::RemotePrefill,
     base::{lock::Lock, rate_limited_log::RateLimitedLog},
@@ -86,6 +86,20 @@ pub(super) fn digest(engine_id: &str, request_id: &str) -> u128 {
     xxh3_128([engine_id.as_bytes(), &[0], request_id.as_bytes()].concat().as_slice())
 }
 
+/// The hosts beside the loopback to which datagrams may go, `*` for any. Requests name hosts, and a client is not to choose where a server
+/// sends.
+#[derive(Debug)]
+struct Peers(Vec<String>);
+
+impl Peers {
+    /// Checks a host before its name is looked up: of the loopback, or listed, spelled as it is there.
+    fn have(&self, host: &str) -> bool {
+        let is_loopback = host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
+        let is_listed = |listed: &String| listed == "*" || listed.eq_ignore_ascii_case(host);
+        is_loopback || host.eq_ignore_ascii_case("localhost") || self.0.iter().any(is_listed)
+    }
+}
+
 /// A datagram, and where it goes.
 #[derive(Debug)]
 struct Datagram {
@@ -128,7 +142,7 @@ impl SideChannel {
         name("sender").spawn(move || send(&outgoing, &counted))?;
         let listener = name("listener").spawn(move || listen(&socket, &inbox, &of_listener))?;
         let (host, metrics) = (config.host.clone(), Arc::clone(metrics));
-        let peers = Peers::new(config.peers.iter().chain([&host]).cloned().collect());
+        let peers = Peers(config.peers.iter().chain([&host]).cloned().collect());
         Ok(Self { host, address, queue, peers, metrics, is_closed, listener: Lock::new(Some(listener)) })
     }
 
@@ -223,5 +237,19 @@ mod tests {
             assert_eq!(Notice::decode(&[0; LENGTH]), None);
         }
         assert_ne!(digest("a", "bc"), digest("ab", "c"));
+    }
+
+    #[test]
+    fn a_request_chooses_among_the_loopback_and_the_hosts_that_are_listed() {
+        let peers = Peers(vec!["10.0.0.2".to_owned(), "prefill.internal".to_owned()]);
+        for host in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "LocalHost", "10.0.0.2", "Prefill.internal"] {
+            assert!(peers.have(host), "{host}");
+        }
+        for host in
+            ["10.0.0.3", "169.254.169.254", "0.0.0.0", "::", "127.1", "2130706433", "a.prefill.internal", "*", ""]
+        {
+            assert!(!peers.have(host), "{host}");
+        }
+        assert!(Peers(vec!["*".to_owned()]).have("192.0.2.1"));
     }
 }

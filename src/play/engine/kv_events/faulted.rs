@@ -13,11 +13,12 @@ use crate::{
 /// Time after which a wait looks whether its engine is still there.
 const LOOK: Duration = Duration::from_millis(100);
 
-#[derive(Debug)]
-pub(in super::super) struct PublisherFaults {
-    pub(in super::super) faults: Arc<ServerFaults>,
-    pub(in super::super) replica: u32,
-    pub(in super::super) rank: u32,
+/// The faults of a server, its number among several, and that of one of its ranks.
+#[derive(Debug, Clone)]
+pub(in crate::play) struct PublisherFaults {
+    pub(in crate::play) faults: Arc<ServerFaults>,
+    pub(in crate::play) replica: u32,
+    pub(in crate::play) rank: u32,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]

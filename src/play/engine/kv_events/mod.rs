@@ -10,7 +10,6 @@
 //!
 //! See docs/decisions/0098-kv-events-over-zeromq.md.
 
-mod config;
 mod endpoint;
 mod faulted;
 mod guard;
@@ -19,6 +18,7 @@ mod replay;
 
 use std::{
     net::IpAddr,
+    num::NonZeroUsize,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -30,12 +30,48 @@ use bytes::Bytes;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-pub use self::config::KvEventsConfig;
-pub(super) use self::faulted::PublisherFaults;
-use crate::engine::{kv_cache::HashAlgorithm, kv_events::EventEncoder, scheduler::Scheduler};
+pub(in crate::play) use self::faulted::PublisherFaults;
+use crate::engine::{
+    kv_cache::HashAlgorithm,
+    kv_events::{EventEncoder, EventEncoding, EventHashes},
+    scheduler::Scheduler,
+};
 
 /// Bytes of batches that wait to be sent, and of those that are kept.
 const MOST_BYTES: usize = 256 << 20;
+
+base::with_defaults! {
+    /// Configuration of the publisher of KV events, by the names of vLLM's `--kv-events-config`.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct KvEventsConfig {
+        /// Where they go: listened on where it has a `*` or `::`, else connected to.
+        pub endpoint: String = "tcp://*:5557".to_owned(),
+        /// Where missed batches are requested; always listened on.
+        pub replay_endpoint: Option<String>,
+        /// Batches that are kept for it.
+        pub buffer_steps: usize = 10_000,
+        /// Batches that wait to be sent.
+        pub max_queue_size: NonZeroUsize = NonZeroUsize::MIN.saturating_add(99_999),
+        /// The first frame of each message. `{ip}` and `{port}` are the server's, `{model}` its first model's name.
+        pub topic: String,
+        /// Form of events.
+        pub encoding: EventEncoding,
+        /// Form of hashes.
+        pub hashes: EventHashes,
+        /// The engine's data parallel rank, which is in each batch and added to the ports.
+        pub data_parallel_rank: u32,
+        /// Ports of the replicas before this one, which are added too.
+        pub port_offset: u32,
+    }
+}
+
+impl KvEventsConfig {
+    /// The same for a later one of a server's ranks.
+    #[must_use]
+    pub(in crate::play) fn of_rank(self, rank: u32) -> Self {
+        Self { data_parallel_rank: self.data_parallel_rank.saturating_add(rank), ..self }
+    }
+}
 
 /// A step's events, encoded.
 #[derive(Debug, Clone)]
@@ -181,7 +217,6 @@ mod tests {
     use super::*;
     use crate::engine::{
         kv_cache::KvCacheConfig,
-        kv_events::{EventEncoding, EventHashes},
         scheduler::{Request, SchedulerConfig},
     };
 

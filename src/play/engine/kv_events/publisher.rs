@@ -74,10 +74,10 @@ pub(super) fn start(
     let (started, bound) = start::channel();
     thread::Builder::new().name("kv-events".to_owned()).spawn(move || {
         runtime.block_on(async {
-            match open(&events, replay.as_ref(), buffer_steps, shared).await {
-                Ok(OpenedSockets { socket, side, kept, shared, bound }) => {
+            match Publisher::open(&events, replay.as_ref(), buffer_steps, shared, batches, faults).await {
+                Ok((publisher, bound)) => {
                     let _waits = started.send(Ok(bound));
-                    Publisher { socket, side, batches, faults, base: 0, held: None, kept, shared }.run().await;
+                    publisher.run().await;
                 }
                 Err(error) => {
                     let _waits = started.send(Err(error));
@@ -86,41 +86,6 @@ pub(super) fn start(
         });
     })?;
     bound.recv().unwrap_or_else(|_| Err(std::io::Error::other("it has ended").into()))
-}
-
-async fn open(
-    events: &TcpEndpoint,
-    replay: Option<&TcpEndpoint>,
-    buffer_steps: usize,
-    shared: Arc<PublisherState>,
-) -> Result<OpenedSockets, KvEventsError> {
-    let mut bound = Bound { events: events.address(), replay: None };
-    let (socket, side) = if events.is_listened_on() {
-        let (listener, endpoint) = listen(&bound.events).await?;
-        bound.events.clone_from(&endpoint);
-        let (socket, serving) = serve_subscribers(listener, &shared).await?;
-        (socket, SocketSide::Listens(endpoint, serving))
-    } else {
-        tokio::spawn(warn_unresolved(events.address()));
-        (new_socket(), SocketSide::Connects(events.address()))
-    };
-    let mut kept = None;
-    if let Some(endpoint) = replay {
-        let (listener, endpoint) = listen(&endpoint.address()).await?;
-        bound.replay = Some(endpoint);
-        let batches = Arc::new(replay::KeptBatches::new(buffer_steps));
-        serve_replays(listener, Arc::clone(&batches), Arc::clone(&shared));
-        kept = Some(batches);
-    }
-    Ok(OpenedSockets { socket, side, kept, shared, bound })
-}
-
-struct OpenedSockets {
-    socket: PubSocket,
-    side: SocketSide,
-    kept: Option<Arc<replay::KeptBatches>>,
-    shared: Arc<PublisherState>,
-    bound: Bound,
 }
 
 fn new_socket() -> PubSocket {
@@ -165,6 +130,34 @@ fn serve_replays(listener: TcpListener, kept: Arc<replay::KeptBatches>, shared: 
 }
 
 impl Publisher {
+    async fn open(
+        events: &TcpEndpoint,
+        replay: Option<&TcpEndpoint>,
+        buffer_steps: usize,
+        shared: Arc<PublisherState>,
+        batches: mpsc::Receiver<EventBatch>,
+        faults: PublisherFaults,
+    ) -> Result<(Self, Bound), KvEventsError> {
+        let mut bound = Bound { events: events.address(), replay: None };
+        let (socket, side) = if events.is_listened_on() {
+            let (listener, endpoint) = listen(&bound.events).await?;
+            bound.events.clone_from(&endpoint);
+            let (socket, serving) = serve_subscribers(listener, &shared).await?;
+            (socket, SocketSide::Listens(endpoint, serving))
+        } else {
+            tokio::spawn(warn_unresolved(events.address()));
+            (new_socket(), SocketSide::Connects(events.address()))
+        };
+        let mut kept = None;
+        if let Some(endpoint) = replay {
+            let (listener, endpoint) = listen(&endpoint.address()).await?;
+            bound.replay = Some(endpoint);
+            let kept = kept.insert(Arc::new(replay::KeptBatches::new(buffer_steps)));
+            serve_replays(listener, Arc::clone(kept), Arc::clone(&shared));
+        }
+        Ok((Self { socket, side, batches, faults, base: 0, held: None, kept, shared }, bound))
+    }
+
     /// Publishes until the engine ends.
     async fn run(mut self) {
         loop {

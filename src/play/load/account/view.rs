@@ -1,9 +1,6 @@
 //! The account of a trace as it is shown: its sessions and records.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, PoisonError},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::{Value, json};
 
@@ -155,7 +152,7 @@ impl Ledger for LoadedTrace {
             self.reset(Some(name));
             return Ok(true);
         }
-        let slot = self.account.named.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+        let slot = self.account.named.lock().remove(name);
         slot.iter().for_each(|slot| self.account.reset(slot, &self.matcher));
         Ok(slot.is_some())
     }

@@ -28,8 +28,8 @@ use crate::{
     play::{
         ServerState,
         endpoints::Endpoints,
+        engine::Control,
         http::{ErrorResponse, JsonText, empty, json as json_answer},
-        metrics::Metrics,
         request::{
             admission::Pause,
             development::Development,
@@ -125,11 +125,7 @@ async fn reset_prefix_cache(
     extract::State(state): extract::State<Arc<ServerState>>,
     query: Query,
 ) -> Result<Response, ErrorResponse> {
-    let is_forced = development::reset(&query)?;
-    let is_reset = match &state.engine {
-        Some(engine) => engine.reset_prefix_cache(is_forced).await,
-        None => is_reset(&state.dev, &state.metrics, is_forced),
-    };
+    let is_reset = reset_cache(&state, development::reset(&query)?).await;
     Ok(ok(&json!({"success": is_reset})))
 }
 
@@ -225,10 +221,13 @@ async fn finish_weight_update(OptionalJson(body): OptionalJson) -> Result<Respon
     Ok(no_transfer())
 }
 
-/// Checks whether the prefix cache could be reset: no running request holds a block of it.
-fn is_reset(dev: &Development, metrics: &Metrics, is_forced: bool) -> bool {
-    // A pause that holds everything took the blocks from those who wait.
-    is_forced || dev.gate.pause() == Pause::All || metrics.running() == 0
+/// Resets the prefix cache; false where a running request holds a block of it, and may keep it.
+pub(in super::super) async fn reset_cache(state: &ServerState, preempts_running: bool) -> bool {
+    match &state.engine {
+        Some(engine) => engine.order(Control::Reset { preempts_running }).await,
+        // A pause that holds everything took the blocks from those who wait.
+        None => preempts_running || state.dev.gate.pause() == Pause::All || state.metrics.running() == 0,
+    }
 }
 
 /// Pauses the engine, and gives its memory away from level 1 on.
@@ -249,7 +248,7 @@ pub(in super::super) async fn pause_engine(state: &ServerState, mode: PauseMode,
     }
     if let Some(engine) = &state.engine {
         let paused = if mode == PauseMode::Keep { PauseState::All } else { PauseState::New };
-        engine.pause(paused, mode == PauseMode::Abort, clears).await;
+        engine.order(Control::Pause { state: paused, aborts: mode == PauseMode::Abort, clears }).await;
     }
     if mode == PauseMode::Wait {
         while state.metrics.running() > 0 && gate.pause() == Pause::New {
@@ -264,7 +263,7 @@ pub(in super::super) async fn go_on(state: &ServerState) {
     state.dev.gate.set(Pause::None);
     state.dev.refuses_requests.store(false, Relaxed);
     if let Some(engine) = &state.engine {
-        engine.resume().await;
+        engine.order(Control::Resume).await;
     }
 }
 
@@ -318,7 +317,7 @@ pub(in super::super) async fn release_cache_memory(state: &ServerState) -> Resul
         return Err("all executor memory to be resident");
     }
     if let Some(engine) = &state.engine {
-        engine.reset_prefix_cache(true).await;
+        engine.order(Control::Reset { preempts_running: true }).await;
     }
     dev.engine.lock().asleep.push("kv_cache");
     metrics.set_sleep(Some(0));
