@@ -1,21 +1,27 @@
 //! Calls of `/vcr/…` about the server: who may make them, and what is wrong with one.
 
+use std::ops::ControlFlow;
+
 use axum::{
+    Router,
     extract::Request,
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode, request::Parts};
+use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 
-use super::http::{json as json_page, read_body};
+use super::{
+    http::{json as json_page, read_body},
+    middleware::{Layered, Middleware},
+};
 use crate::replay::account::Access;
 
 #[derive(Debug)]
 pub(super) struct RefusedAdminCall(Box<Response>);
 
 impl RefusedAdminCall {
-    pub(super) fn new(status: StatusCode, message: &str) -> Self {
+    fn new(status: StatusCode, message: &str) -> Self {
         Self(Box::new(json_page(status, json!({"error": {"message": message}}).to_string(), HeaderMap::new())))
     }
 
@@ -32,28 +38,44 @@ impl IntoResponse for RefusedAdminCall {
 
 pub(super) type AdminResult = Result<Response, RefusedAdminCall>;
 
-/// Checks the caller; the head of its request.
-///
-/// # Errors
-/// Where the call is not the caller's to make.
-pub(super) fn checked(access: &Access, request: Request) -> Result<Parts, RefusedAdminCall> {
-    let (parts, _) = request.into_parts();
-    check(access, &parts)?;
-    Ok(parts)
+/// The pages for those who may call them.
+pub(super) fn guarded(pages: Router, access: &Access) -> Router {
+    pages.route_layer(Layered(CheckCaller(access.clone())))
 }
 
-fn check(access: &Access, parts: &Parts) -> Result<(), RefusedAdminCall> {
-    access.check(parts).map_err(|(status, message)| RefusedAdminCall::new(status, message))
+/// The middleware that refuses calls which are not their callers' to make.
+#[derive(Debug, Clone)]
+struct CheckCaller(Access);
+
+impl Middleware for CheckCaller {
+    type Kept = ();
+
+    fn before(&self, request: &mut Request) -> ControlFlow<Response> {
+        let (parts, body) = std::mem::take(request).into_parts();
+        let checked = self.0.check(&parts);
+        *request = Request::from_parts(parts, body);
+        match checked {
+            Ok(()) => ControlFlow::Continue(()),
+            Err((status, message)) => ControlFlow::Break(RefusedAdminCall::new(status, message).into_response()),
+        }
+    }
 }
 
-/// Checks the caller and reads a body of at most so many bytes.
+/// Reads a body of at most so many bytes.
 ///
 /// # Errors
-/// Where the call is not the caller's to make, and where the body is larger or broke off.
-pub(super) async fn body_of(access: &Access, request: Request, most: usize) -> Result<Bytes, RefusedAdminCall> {
-    let (parts, body) = request.into_parts();
-    check(access, &parts)?;
-    read_body(body, most).await.map_err(|error| RefusedAdminCall::wrong(error.message))
+/// Where the body is larger or broke off.
+pub(super) async fn body_of(request: Request, most: usize) -> Result<Bytes, RefusedAdminCall> {
+    read_body(request.into_body(), most).await.map_err(|error| RefusedAdminCall::wrong(error.message))
+}
+
+/// Reads a body of JSON.
+///
+/// # Errors
+/// Those of [`body_of`], and where it is no JSON.
+pub(super) async fn json_of(request: Request, most: usize) -> Result<Value, RefusedAdminCall> {
+    let body = body_of(request, most).await?;
+    serde_json::from_slice(&body).map_err(|error| RefusedAdminCall::wrong(format!("the body is no JSON: {error}")))
 }
 
 pub(super) fn shown(value: &Value) -> Response {

@@ -177,23 +177,6 @@ impl AnswerStream {
         self
     }
 
-    /// The next step and its deadline; `None` once all is sent. Choices whose steps are due together alternate.
-    pub(super) fn next_due(&self) -> Option<(Duration, AnswerStep)> {
-        if self.closed {
-            return None;
-        }
-        if self.failed {
-            return Some((self.end(), AnswerStep::Close));
-        }
-        if let Some(Reverse((due, _, index))) = self.waiting.peek() {
-            return Some((*due, AnswerStep::Step(*index)));
-        }
-        if self.awaits() {
-            return Some((Duration::MAX, AnswerStep::Close));
-        }
-        Some((self.end(), AnswerStep::Close))
-    }
-
     /// End of the answer, where that was later than its last token.
     fn end(&self) -> Duration {
         if !self.closing.is_zero() && self.sequences.iter().all(|sequence| sequence.choice.is_whole()) {
@@ -202,58 +185,11 @@ impl AnswerStream {
         self.sequences.iter().filter_map(|sequence| sequence.choice.end()).max().unwrap_or_default()
     }
 
-    /// Ends every choice that goes on, at once.
-    pub(super) fn abort(&mut self, by: AbortedBy) {
-        self.aborted.get_or_insert(by);
-        self.closing = Duration::ZERO;
-        self.abort_scheduled();
-        for Reverse((_, _, index)) in std::mem::take(&mut self.waiting) {
-            if let Some(sequence) = self.sequences.get_mut(index) {
-                sequence.choice.abort();
-                self.waiting.push(Reverse((Duration::ZERO, sequence.produced, index)));
-            }
-        }
-    }
-
     pub(super) fn choices(&self) -> u32 {
         u32::try_from(self.sequences.len()).unwrap_or(u32::MAX)
     }
 
-    /// Makes a step or the end into events. Where there is much before the first token, only some of that.
-    pub(super) fn advance(&mut self, turn: AnswerStep, now: Instant, events: &mut EventBuffer) {
-        if !self.open(events) {
-            return;
-        }
-        match turn {
-            AnswerStep::Step(index) => {
-                let mut step = std::mem::take(&mut self.step);
-                if self.step(index, now, &mut step) {
-                    self.put_event(index, &mut step, events);
-                }
-                self.step = step;
-            }
-            AnswerStep::Close => {
-                self.closed = true;
-                if self.failed {
-                    self.broken = !self.encoder.fail(self.parts.failing_event.as_deref(), events);
-                } else if self.breaks_off() {
-                    self.broken = true;
-                } else {
-                    let usage = self.usage(false);
-                    self.encoder.end(&usage, events);
-                }
-            }
-        }
-    }
-
-    /// Counts what was sent since the last call.
-    pub(super) fn settle(&mut self) {
-        for sequence in &mut self.sequences {
-            sequence.metrics.settle();
-        }
-    }
-
-    /// Steps the choice that [`next_due`](Self::next_due) named, if there is such a one.
+    /// Steps the choice that `next_due` named, if there is such a one.
     fn step(&mut self, index: usize, now: Instant, step: &mut ChoiceStep) -> bool {
         let due = self.waiting.pop().map_or(Duration::ZERO, |Reverse((due, ..))| due);
         self.latest = self.latest.max(due);

@@ -39,17 +39,13 @@ pub(in crate::play) struct ShownRequest {
     took_ms: Option<u64>,
 }
 
-#[derive(Debug)]
-pub(in crate::play) struct LiveRequests {
-    start: Instant,
-    /// Until when requests are noted, in milliseconds from `start`.
-    until: AtomicU64,
-    requests: Lock<VecDeque<ShownRequest>>,
-}
-
-impl Default for LiveRequests {
-    fn default() -> Self {
-        Self { start: Instant::now(), until: AtomicU64::new(0), requests: Lock::default() }
+base::with_defaults! {
+    #[derive(Debug)]
+    pub(in crate::play) struct LiveRequests {
+        start: Instant = Instant::now(),
+        /// Until when requests are noted, in milliseconds from `start`.
+        until: AtomicU64,
+        requests: Lock<VecDeque<ShownRequest>>,
     }
 }
 

@@ -27,8 +27,10 @@ pub(super) trait Middleware {
     /// Looks at a request, or answers it.
     fn before(&self, request: &mut Request) -> ControlFlow<Response, Self::Kept>;
 
-    /// Looks at the response to a request that was passed on.
-    fn after(kept: Self::Kept, response: Response) -> Response;
+    /// Looks at the response to a request that was passed on; by default it stays as it is.
+    fn after(_: Self::Kept, response: Response) -> Response {
+        response
+    }
 }
 
 /// The layer of a [`Middleware`].

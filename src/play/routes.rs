@@ -20,6 +20,7 @@ use crate::{
     api::Api,
     play::{
         Player, ServerState,
+        admin_calls::guarded,
         cassettes::{Cassettes, SemanticAnswers, refusal},
         dialect::Reword,
         endpoints::{Endpoints, not_found},
@@ -125,7 +126,7 @@ pub(super) fn router(player: &Player) -> Router {
     }
     let mut router = router.with_state(player.clone());
     if state.config.server.simulator.endpoints {
-        router = router.merge(simulator::probes()).merge(simulator::routes(state, Access::of_anyone()));
+        router = router.merge(simulator::probes()).merge(guarded(simulator::routes(state), &Access::of_anyone()));
     }
     router = match &state.config.admin {
         Admin::Here(access) if state.config.server.simulator.endpoints => router.merge(vcr_pages(player, access)),
@@ -157,28 +158,27 @@ fn page_source(state: &Arc<ServerState>, is_overridden: bool) -> PageSource {
 
 /// The pages of `/vcr/…`, `/admin/config` and `/fake_metrics`.
 pub(super) fn admin_pages(player: &Player, access: &Access) -> Router {
-    vcr_pages(player, access).merge(simulator::routes(&player.state, access.clone()))
+    vcr_pages(player, access).merge(guarded(simulator::routes(&player.state), access))
 }
 
 fn vcr_pages(player: &Player, access: &Access) -> Router {
     let state = &player.state;
-    let mut pages = faults::routes(Arc::clone(&state.config.faults), access.clone());
-    let overrides = Arc::clone(&state.overrides);
-    pages = pages.merge(faults::metrics_routes(overrides, page_source(state, false), access.clone()));
+    let mut pages = faults::routes(Arc::clone(&state.config.faults));
+    pages = pages.merge(faults::metrics_routes(Arc::clone(&state.overrides), page_source(state, false)));
     pages = pages.merge(settings::routes(Settings {
         faults: Arc::clone(&state.config.faults),
         pacing: state.config.pacing,
         changed_pacing: Arc::clone(&state.config.changed_pacing),
         answers: state.config.cassette_player.as_ref().and_then(|player| player.answers().cloned()),
-        access: access.clone(),
     }));
+    if state.engine.is_some() {
+        pages = pages.route("/vcr/engine", get(info::engine).with_state(Arc::clone(state)));
+    }
+    pages = guarded(pages, access);
     if let Some(ledger) = state.ledger() {
         pages = pages.merge(account::router(ledger, access.clone()));
     }
-    if state.engine.is_some() {
-        pages = pages.route("/vcr/engine", get(info::engine).with_state((player.clone(), access.clone())));
-    }
-    pages.merge(page::routes(Arc::clone(&state.metrics), access.clone()))
+    pages.merge(page::routes(Arc::clone(&state.metrics), access))
 }
 
 /// Answers a request of a path without an endpoint, which a trace that is served misses.

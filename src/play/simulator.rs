@@ -21,14 +21,13 @@ use crate::{
     engine::step_clock::{Knobs, StepTimes, TransferTimes},
     play::{
         ServerState, Synthetic,
-        admin_calls::{AdminResult, RefusedAdminCall, body_of, checked, shown},
+        admin_calls::{AdminResult, RefusedAdminCall, body_of, json_of, shown},
         config::SimulatorOptions,
         faults::InjectedFailures,
         http::empty,
         metrics::of_fake_metrics,
         middleware::Middleware,
     },
-    replay::account::Access,
 };
 
 /// Maximum size of new settings, in bytes.
@@ -63,16 +62,13 @@ pub(super) fn probes() -> Router {
 }
 
 /// `/admin/config` and `/fake_metrics`.
-pub(super) fn routes(state: &Arc<ServerState>, access: Access) -> Router {
-    let desk = SimulatorDesk { state: Arc::clone(state), access };
+pub(super) fn routes(state: &Arc<ServerState>) -> Router {
+    let desk = SimulatorDesk(Arc::clone(state));
     Router::new().route("/admin/config", get(show).post(change)).route("/fake_metrics", post(fake)).with_state(desk)
 }
 
 #[derive(Debug, Clone)]
-struct SimulatorDesk {
-    state: Arc<ServerState>,
-    access: Access,
-}
+struct SimulatorDesk(Arc<ServerState>);
 
 /// Settings that were read, before they take effect.
 #[derive(Debug, Default)]
@@ -82,13 +78,12 @@ struct SimulatorChange {
     metrics: Option<Value>,
 }
 
-async fn show(State(desk): State<SimulatorDesk>, request: Request) -> AdminResult {
-    checked(&desk.access, request)?;
-    Ok(shown(&desk.shown()))
+async fn show(State(desk): State<SimulatorDesk>) -> Response {
+    shown(&desk.shown())
 }
 
 async fn change(State(desk): State<SimulatorDesk>, request: Request) -> AdminResult {
-    let body = body_of(&desk.access, request, LARGEST).await?;
+    let body = body_of(request, LARGEST).await?;
     let new = desk.read(&body).map_err(RefusedAdminCall::wrong)?;
     desk.take(new).map_err(RefusedAdminCall::wrong)?;
     let now = desk.shown();
@@ -97,22 +92,20 @@ async fn change(State(desk): State<SimulatorDesk>, request: Request) -> AdminRes
 }
 
 async fn fake(State(desk): State<SimulatorDesk>, request: Request) -> AdminResult {
-    let body = body_of(&desk.access, request, LARGEST).await?;
-    let fields: Value = serde_json::from_slice(&body)
-        .map_err(|error| RefusedAdminCall::wrong(format!("the body is no JSON: {error}")))?;
-    let values = desk.state.fake_values(&fields).map_err(RefusedAdminCall::wrong)?;
-    desk.state.set_values(&values).map_err(RefusedAdminCall::wrong)?;
+    let fields = json_of(request, LARGEST).await?;
+    let values = desk.0.fake_values(&fields).map_err(RefusedAdminCall::wrong)?;
+    desk.0.set_values(&values).map_err(RefusedAdminCall::wrong)?;
     Ok(empty(StatusCode::NO_CONTENT))
 }
 
 impl SimulatorDesk {
     fn latencies(&self) -> SimulatorLatencies {
-        let transfers = self.state.engine.as_ref().and_then(|engine| engine.transfer_times());
+        let transfers = self.0.engine.as_ref().and_then(|engine| engine.transfer_times());
         SimulatorLatencies { steps: self.knobs(), transfers }
     }
 
     fn knobs(&self) -> Option<Knobs> {
-        let engine = self.state.engine.as_ref()?;
+        let engine = self.0.engine.as_ref()?;
         match engine.times() {
             StepTimes::Knobs(knobs) => Some(knobs),
             StepTimes::Instant => Some(Knobs { max_num_seqs: self.max_num_seqs(), ..Knobs::default() }),
@@ -121,12 +114,12 @@ impl SimulatorDesk {
     }
 
     fn max_num_seqs(&self) -> u32 {
-        let engine = self.state.config.engine.as_ref();
+        let engine = self.0.config.engine.as_ref();
         engine.map_or(1, |engine| u32::try_from(engine.scheduler.max_num_seqs).unwrap_or(u32::MAX))
     }
 
     fn shown(&self) -> Value {
-        let (config, model) = (&self.state.config, &self.state.model);
+        let (config, model) = (&self.0.config, &self.0.model);
         let InjectedFailures { percent, types } = config.faults.failures();
         let mut fields = json!({
             "model": &*model.root,
@@ -134,19 +127,19 @@ impl SimulatorDesk {
             "max-model-len": model.max_model_len,
             "max-num-seqs": self.max_num_seqs(),
             "max-loras": config.lora.as_ref().map_or(0, |lora| lora.max_loras),
-            "mode": if matches!(self.state.synthetic(), Synthetic::Echo) { "echo" } else { "random" },
+            "mode": if matches!(self.0.synthetic(), Synthetic::Echo) { "echo" } else { "random" },
             "seed": config.seed,
-            "block-size": self.state.block_size,
+            "block-size": self.0.block_size,
             "enable-kvcache": config.engine.as_ref().is_some_and(|engine| engine.kv_events.is_some()),
             "data-parallel-size": config.server.simulator.servers.saturating_mul(config.data_parallel_size),
             "enable-request-id-headers": config.request_id_headers,
             "startup-duration": written(config.server.startup),
             "failure-injection-rate": percent,
             "failure-types": types,
-            "fake-metrics": self.state.overrides.shown(),
+            "fake-metrics": self.0.overrides.shown(),
         });
         if let Some(fields) = fields.as_object_mut() {
-            let blocks = self.state.engine.as_ref().map(|engine| engine.config.kv_cache.num_gpu_blocks);
+            let blocks = self.0.engine.as_ref().map(|engine| engine.config.kv_cache.num_gpu_blocks);
             fields.extend(blocks.map(|blocks| ("kv-cache-size".to_owned(), json!(blocks))));
             fields.extend(self.latencies().shown());
         }
@@ -162,10 +155,10 @@ impl SimulatorDesk {
             let wrong = |why: String| format!("{name}: {why}");
             match name.as_str() {
                 "failure-injection-rate" | "failure-types" => {
-                    let failures = new.failures.get_or_insert_with(|| self.state.config.faults.failures());
+                    let failures = new.failures.get_or_insert_with(|| self.0.config.faults.failures());
                     failure(failures, name, value).map_err(wrong)?;
                 }
-                "fake-metrics" => new.metrics = Some(self.state.fake_values(value).map_err(wrong)?),
+                "fake-metrics" => new.metrics = Some(self.0.fake_values(value).map_err(wrong)?),
                 "latency-calculator" => {
                     value.as_str().ok_or_else(|| wrong("constant or per-token is needed".to_owned()))?;
                 }
@@ -185,12 +178,12 @@ impl SimulatorDesk {
 
     fn take(&self, new: SimulatorChange) -> Result<(), String> {
         if let Some(metrics) = new.metrics {
-            self.state.set_values(&metrics)?;
+            self.0.set_values(&metrics)?;
         }
         if let Some(failures) = new.failures {
-            self.state.config.faults.fail(failures)?;
+            self.0.config.faults.fail(failures)?;
         }
-        if let (Some(SimulatorLatencies { steps, transfers }), Some(engine)) = (new.times, &self.state.engine) {
+        if let (Some(SimulatorLatencies { steps, transfers }), Some(engine)) = (new.times, &self.0.engine) {
             transfers.into_iter().for_each(|times| engine.set_transfer_times(times));
             // Steps under way end where their times change.
             let changed = steps.filter(|knobs| self.knobs() != Some(*knobs));

@@ -9,6 +9,7 @@ use std::{
     },
 };
 
+use axum::extract::State;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue};
 use rand::random;
 use tokio::time::Instant;
@@ -27,9 +28,8 @@ use crate::{
         mcp::{McpAccess, McpService},
         metrics::{AdmissionPermit, MetricOverrides, Metrics, ResponseMetrics},
         request::{
-            admission::Hold,
+            admission::{Development, Hold},
             blocking::{DrawingPool, INLINE_BYTES},
-            development::Development,
             request_cache::RequestCache,
             response_store::StoredResponses,
         },
@@ -47,6 +47,9 @@ use crate::{
 pub struct Player {
     pub(super) state: Arc<ServerState>,
 }
+
+/// What handlers take of it.
+pub(super) type SharedState = State<Arc<ServerState>>;
 
 /// State that all requests share; nothing in it is locked across a wait.
 #[derive(Debug)]
@@ -160,7 +163,7 @@ impl ServerState {
             samples: Samples::default(),
             work: Work { turns: Turns::new(), drawing: DrawingPool::new(), memo: RequestCache::new() },
             lateness,
-            dev: Arc::new(Development::new()),
+            dev: Arc::default(),
             kept: config.server.responses_store.then(Arc::default),
             semantic_player: OnceLock::new(),
             mcp: mcp?.map(Arc::new),

@@ -1,8 +1,9 @@
 //! An answer that is made of tokens, delivered: its events, or its one body.
 
 use std::{
+    cmp::Reverse,
     future::poll_fn,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -22,28 +23,87 @@ use crate::{
 impl Deliverable for AnswerStream {
     type Turn = AnswerStep;
 
+    /// Choices whose steps are due together alternate.
     fn next_due(&self) -> Option<(Duration, AnswerStep)> {
-        self.next_due()
+        if self.closed {
+            return None;
+        }
+        Some(match self.waiting.peek() {
+            Some(Reverse((due, _, index))) if !self.failed => (*due, AnswerStep::Step(*index)),
+            _ if self.awaits() => (Duration::MAX, AnswerStep::Close),
+            _ => (self.end(), AnswerStep::Close),
+        })
     }
 
     fn awaits(&self) -> bool {
-        self.awaits()
+        !self.closed && !self.failed && self.waiting.is_empty() && self.run.as_ref().is_some_and(|run| run.is_live())
     }
 
     fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        self.poll_step(context)
+        while self.awaits() {
+            let Some(run) = self.run.as_mut() else { break };
+            let Some(emission) = ready!(run.poll_next(context)) else {
+                self.abort(AbortedBy::Engine);
+                continue;
+            };
+            let index = usize::try_from(emission.choice).unwrap_or(usize::MAX);
+            let Some(sequence) = self.sequences.get_mut(index) else { continue };
+            if let Some(tokens) = run.arrive(index, emission.tokens, sequence.choice.needed()) {
+                sequence.choice.widen(tokens);
+                if run.is_news(index, sequence.metrics.is_scheduled()) {
+                    sequence.metrics.schedule(run.scheduled(index));
+                }
+                self.emitted.get_or_insert(index);
+                let due = sequence.metrics.due(emission.at);
+                self.waiting.push(Reverse((due, sequence.produced, index)));
+            }
+        }
+        Poll::Ready(())
     }
 
+    /// Where there is much before the first token, makes only some of that.
     fn advance(&mut self, turn: AnswerStep, now: Instant, events: &mut EventBuffer) {
-        self.advance(turn, now, events);
+        if !self.open(events) {
+            return;
+        }
+        match turn {
+            AnswerStep::Step(index) => {
+                let mut step = std::mem::take(&mut self.step);
+                if self.step(index, now, &mut step) {
+                    self.put_event(index, &mut step, events);
+                }
+                self.step = step;
+            }
+            AnswerStep::Close => {
+                self.closed = true;
+                if self.failed {
+                    self.broken = !self.encoder.fail(self.parts.failing_event.as_deref(), events);
+                } else if self.breaks_off() {
+                    self.broken = true;
+                } else {
+                    let usage = self.usage(false);
+                    self.encoder.end(&usage, events);
+                }
+            }
+        }
     }
 
     fn settle(&mut self) {
-        self.settle();
+        for sequence in &mut self.sequences {
+            sequence.metrics.settle();
+        }
     }
 
     fn abort(&mut self, by: AbortedBy) {
-        self.abort(by);
+        self.aborted.get_or_insert(by);
+        self.closing = Duration::ZERO;
+        self.abort_scheduled();
+        for Reverse((_, _, index)) in std::mem::take(&mut self.waiting) {
+            if let Some(sequence) = self.sequences.get_mut(index) {
+                sequence.choice.abort();
+                self.waiting.push(Reverse((Duration::ZERO, sequence.produced, index)));
+            }
+        }
     }
 
     fn break_off(&mut self) -> Option<&'static str> {

@@ -1,16 +1,11 @@
 //! An answer whose choices run on a simulated engine: a step is due at the end of the engine's step that completes it.
 
-use std::{
-    cmp::Reverse,
-    task::{Context, Poll, ready},
-    time::Duration,
-};
+use std::{cmp::Reverse, time::Duration};
 
 use super::AnswerStream;
 use crate::{
     api::{ApiError, CacheUse, CachedTokens},
     play::engine::{Engine, PlannedChoice, RequestParameters, bytes_of},
-    replay::delivery::AbortedBy,
 };
 
 impl AnswerStream {
@@ -48,34 +43,6 @@ impl AnswerStream {
         self.run = Some(run);
         self.cache_block = u32::try_from(engine.config.kv_cache.block_size).unwrap_or(u32::MAX);
         Ok(self)
-    }
-
-    /// Checks whether the next step is the engine's to give, and has not come.
-    pub(in super::super) fn awaits(&self) -> bool {
-        !self.closed && !self.failed && self.waiting.is_empty() && self.run.as_ref().is_some_and(|run| run.is_live())
-    }
-
-    /// Polls for the next step of any choice.
-    pub(in super::super) fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        while self.awaits() {
-            let Some(run) = self.run.as_mut() else { break };
-            let Some(emission) = ready!(run.poll_next(context)) else {
-                self.abort(AbortedBy::Engine);
-                continue;
-            };
-            let index = usize::try_from(emission.choice).unwrap_or(usize::MAX);
-            let Some(sequence) = self.sequences.get_mut(index) else { continue };
-            if let Some(tokens) = run.arrive(index, emission.tokens, sequence.choice.needed()) {
-                sequence.choice.widen(tokens);
-                if run.is_news(index, sequence.metrics.is_scheduled()) {
-                    sequence.metrics.schedule(run.scheduled(index));
-                }
-                self.emitted.get_or_insert(index);
-                let due = sequence.metrics.due(emission.at);
-                self.waiting.push(Reverse((due, sequence.produced, index)));
-            }
-        }
-        Poll::Ready(())
     }
 
     /// Ends the choices that the engine runs.

@@ -8,6 +8,7 @@ use super::{AnswerStep, AnswerStream};
 use crate::{
     api::{Position, StopReason},
     play::engine::Scheduled,
+    replay::delivery::Deliverable,
 };
 
 /// Tokens of the only choice of an answer, at the end of the step that gave them.

@@ -5,18 +5,19 @@ use std::{sync::Arc, time::Duration};
 use axum::{
     Router,
     extract::{Request, State},
+    response::Response,
     routing::get,
 };
+use http::Uri;
 use serde_json::{Value, json};
 
 use crate::{
     api::Query,
     faults::{Fault, FaultCounts, FaultHit, UnappliedFault, catalogue},
     play::{
-        admin_calls::{AdminResult, RefusedAdminCall, body_of, checked, shown},
+        admin_calls::{AdminResult, RefusedAdminCall, body_of, shown},
         faults::{FaultLines, ServerFaults},
     },
-    replay::account::Access,
 };
 
 /// Maximum size of a list of faults, in bytes.
@@ -25,61 +26,48 @@ const LARGEST: usize = 1 << 20;
 /// Hits that are listed if a request names no number.
 const LISTED: usize = 1000;
 
-/// State of the routes.
-#[derive(Debug, Clone)]
-struct FaultDesk {
-    faults: Arc<ServerFaults>,
-    access: Access,
-}
-
 /// `/vcr/faults` and `/vcr/faults/catalog`.
-pub(in crate::play) fn routes(faults: Arc<ServerFaults>, access: Access) -> Router {
+pub(in crate::play) fn routes(faults: Arc<ServerFaults>) -> Router {
     Router::new()
         .route("/vcr/faults", get(show).put(replace).delete(clear))
         .route("/vcr/faults/catalog", get(kinds))
-        .with_state(FaultDesk { faults, access })
+        .with_state(faults)
 }
 
-impl FaultDesk {
-    fn shown(&self, most: usize) -> Value {
-        let set = self.faults.current();
-        let counted = |(fault, count): (&Fault, FaultCounts)| json!({"fault": fault.to_string(), "happened": count.happened, "not_said": count.unapplied});
-        let faults: Vec<Value> = set.counts().map(counted).collect();
-        let hits = set.hits(most);
-        let millis = |at: Duration| u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
-        let hit = |hit: &FaultHit| json!({"fault": hit.line, "of": hit.rule, "at_ms": millis(hit.at)});
-        let hits: Vec<Value> = hits.iter().map(hit).collect();
-        let unapplied = |unapplied: &UnappliedFault| json!({"fault": unapplied.line, "of": unapplied.rule, "at_ms": millis(unapplied.at), "reason": unapplied.reason});
-        let unapplied: Vec<Value> = set.unapplied(most).iter().map(unapplied).collect();
-        json!({"seed": set.seed(), "elapsed_ms": millis(set.elapsed()), "faults": faults, "hits": hits, "not_said": unapplied})
-    }
+fn listed(faults: &ServerFaults, most: usize) -> Value {
+    let set = faults.current();
+    let counted = |(fault, count): (&Fault, FaultCounts)| json!({"fault": fault.to_string(), "happened": count.happened, "not_said": count.unapplied});
+    let counts: Vec<Value> = set.counts().map(counted).collect();
+    let hits = set.hits(most);
+    let millis = |at: Duration| u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
+    let hit = |hit: &FaultHit| json!({"fault": hit.line, "of": hit.rule, "at_ms": millis(hit.at)});
+    let hits: Vec<Value> = hits.iter().map(hit).collect();
+    let unapplied = |unapplied: &UnappliedFault| json!({"fault": unapplied.line, "of": unapplied.rule, "at_ms": millis(unapplied.at), "reason": unapplied.reason});
+    let unapplied: Vec<Value> = set.unapplied(most).iter().map(unapplied).collect();
+    json!({"seed": set.seed(), "elapsed_ms": millis(set.elapsed()), "faults": counts, "hits": hits, "not_said": unapplied})
 }
 
-async fn show(State(desk): State<FaultDesk>, request: Request) -> AdminResult {
-    let parts = checked(&desk.access, request)?;
-    let query = Query::new(parts.uri.query());
-    let most = query.all("hits").pop().and_then(|most| most.parse().ok()).unwrap_or(LISTED);
-    Ok(shown(&desk.shown(most)))
+async fn show(State(faults): State<Arc<ServerFaults>>, uri: Uri) -> Response {
+    let most = Query::new(uri.query()).all("hits").pop().and_then(|most| most.parse().ok()).unwrap_or(LISTED);
+    shown(&listed(&faults, most))
 }
 
-async fn kinds(State(desk): State<FaultDesk>, request: Request) -> AdminResult {
-    checked(&desk.access, request)?;
-    Ok(shown(&catalogue()))
+async fn kinds() -> Response {
+    shown(&catalogue())
 }
 
-async fn clear(State(desk): State<FaultDesk>, request: Request) -> AdminResult {
-    checked(&desk.access, request)?;
-    desk.faults.replace(FaultLines { faults: Vec::new(), seed: desk.faults.current().seed() });
-    Ok(shown(&desk.shown(0)))
+async fn clear(State(faults): State<Arc<ServerFaults>>) -> Response {
+    faults.replace(FaultLines { faults: Vec::new(), seed: faults.current().seed() });
+    shown(&listed(&faults, 0))
 }
 
-async fn replace(State(desk): State<FaultDesk>, request: Request) -> AdminResult {
-    let body = body_of(&desk.access, request, LARGEST).await?;
-    let lines = FaultLines::parse(&String::from_utf8_lossy(&body), "body", desk.faults.current().seed());
+async fn replace(State(faults): State<Arc<ServerFaults>>, request: Request) -> AdminResult {
+    let body = body_of(request, LARGEST).await?;
+    let lines = FaultLines::parse(&String::from_utf8_lossy(&body), "body", faults.current().seed());
     let lines = lines.map_err(|error| RefusedAdminCall::wrong(format!("line {}: {}", error.line, error.message)))?;
-    let lines = desk.faults.with_secrets(lines).map_err(RefusedAdminCall::wrong)?;
+    let lines = faults.with_secrets(lines).map_err(RefusedAdminCall::wrong)?;
     let written: Vec<String> = lines.faults.iter().map(ToString::to_string).collect();
     tracing::info!("faults are replaced by: {}", written.join(" | "));
-    desk.faults.replace(lines);
-    Ok(shown(&desk.shown(0)))
+    faults.replace(lines);
+    Ok(shown(&listed(&faults, 0)))
 }

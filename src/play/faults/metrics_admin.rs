@@ -8,15 +8,11 @@ use axum::{
     response::Response,
     routing::get,
 };
-use serde_json::Value;
 
 use super::PageSource;
-use crate::{
-    play::{
-        admin_calls::{AdminResult, RefusedAdminCall, body_of, checked, shown},
-        metrics::MetricOverrides,
-    },
-    replay::account::Access,
+use crate::play::{
+    admin_calls::{AdminResult, RefusedAdminCall, json_of, shown},
+    metrics::MetricOverrides,
 };
 
 /// Maximum size of values, in bytes.
@@ -28,46 +24,25 @@ struct MetricsDesk {
     overrides: Arc<MetricOverrides>,
     /// The page without them.
     page: PageSource,
-    access: Access,
 }
 
 /// `/vcr/metrics`; `page` is that of the server without the values that are set.
-pub(in crate::play) fn metrics_routes(overrides: Arc<MetricOverrides>, page: PageSource, access: Access) -> Router {
-    Router::new().route("/vcr/metrics", get(show).put(replace).delete(clear)).with_state(MetricsDesk {
-        overrides,
-        page,
-        access,
-    })
+pub(in crate::play) fn metrics_routes(overrides: Arc<MetricOverrides>, page: PageSource) -> Router {
+    let desk = MetricsDesk { overrides, page };
+    Router::new().route("/vcr/metrics", get(show).put(replace).delete(clear)).with_state(desk)
 }
 
-impl MetricsDesk {
-    fn shown(&self) -> Response {
-        shown(&self.overrides.shown())
-    }
-
-    async fn values(&self, request: Request) -> Result<Value, RefusedAdminCall> {
-        let body = body_of(&self.access, request, LARGEST).await?;
-        serde_json::from_slice(&body).map_err(|error| RefusedAdminCall::wrong(format!("the body is no JSON: {error}")))
-    }
-
-    fn set(&self, values: &Value, keeps: bool) -> Result<(), RefusedAdminCall> {
-        let page = (self.page)().unwrap_or_default();
-        self.overrides.set(values, &page, keeps).map_err(RefusedAdminCall::wrong)
-    }
+async fn show(State(desk): State<MetricsDesk>) -> Response {
+    shown(&desk.overrides.shown())
 }
 
-async fn show(State(desk): State<MetricsDesk>, request: Request) -> AdminResult {
-    checked(&desk.access, request)?;
-    Ok(desk.shown())
-}
-
-async fn clear(State(desk): State<MetricsDesk>, request: Request) -> AdminResult {
-    checked(&desk.access, request)?;
+async fn clear(State(desk): State<MetricsDesk>) -> Response {
     desk.overrides.clear();
-    Ok(desk.shown())
+    shown(&desk.overrides.shown())
 }
 
 async fn replace(State(desk): State<MetricsDesk>, request: Request) -> AdminResult {
-    desk.set(&desk.values(request).await?, false)?;
-    Ok(desk.shown())
+    let values = json_of(request, LARGEST).await?;
+    desk.overrides.set(&values, &(desk.page)().unwrap_or_default(), false).map_err(RefusedAdminCall::wrong)?;
+    Ok(shown(&desk.overrides.shown()))
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, OnceLock, PoisonError, RwLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -24,9 +24,9 @@ use crate::{
 const MOST_OF_REQUEST: usize = 32;
 
 /// The faults of a server, which may be replaced while it runs; replicas share them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ServerFaults {
-    set: RwLock<Arc<FaultSet>>,
+    set: Lock<Arc<FaultSet>>,
     is_active: AtomicBool,
     changes: watch::Sender<()>,
     /// Those that were given, without those of hand-written records.
@@ -45,32 +45,11 @@ pub struct ServerFaults {
     log: Option<Arc<ServedLog>>,
 }
 
-impl Default for ServerFaults {
-    fn default() -> Self {
-        Self::new(FaultLines::default(), false)
-    }
-}
-
 impl ServerFaults {
     /// The faults that a server starts with; `by_header` lets requests name others in `X-VCR-Fault` and `X-Return-Error`.
     #[must_use]
     pub fn new(lines: FaultLines, by_header: bool) -> Self {
-        let (set, is_active) = (RwLock::default(), AtomicBool::new(false));
-        let (changes, scripted, served) = (watch::Sender::default(), OnceLock::new(), OnceLock::new());
-        let (given, of_records, of_sessions) = (Lock::default(), Lock::default(), Lock::default());
-        let faults = Self {
-            set,
-            is_active,
-            lines: given,
-            of_records,
-            of_sessions,
-            changes,
-            scripted,
-            served,
-            by_header,
-            failures: Lock::default(),
-            log: None,
-        };
+        let faults = Self { by_header, ..Self::default() };
         faults.replace(lines);
         faults
     }
@@ -100,7 +79,7 @@ impl ServerFaults {
         *self.lines.lock() = lines.clone();
         lines.faults.extend(of_failures.into_iter().chain(of_records));
         let set = FaultSet::new(lines.faults, lines.seed);
-        *self.set.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(set);
+        *self.set.lock() = Arc::new(set);
         self.activate();
         self.changes.send_replace(());
     }
@@ -175,7 +154,7 @@ impl ServerFaults {
     /// The faults as they are now.
     #[must_use]
     pub fn current(&self) -> Arc<FaultSet> {
-        self.set.read().unwrap_or_else(PoisonError::into_inner).clone()
+        Arc::clone(&self.set.lock())
     }
 
     /// Returns true if a request may get a fault: it asks for work, or a fault names its path.

@@ -73,10 +73,6 @@ impl Middleware for RequireKey {
         }
         ControlFlow::Continue(())
     }
-
-    fn after((): (), response: Response) -> Response {
-        response
-    }
 }
 
 /// The answer to a request without a key. It does not vary by origin: no CORS policy has seen it.

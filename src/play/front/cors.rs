@@ -20,23 +20,18 @@ const PREFLIGHT_VARY: HeaderValue = HeaderValue::from_static(
 
 const PRIVATE_NETWORK: HeaderName = HeaderName::from_static("access-control-request-private-network");
 
-/// The policy. `*` in a list stands for everything.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cors {
-    /// Origins that may call; none by default.
-    pub origins: Vec<String>,
-    /// Methods they may use; `*` by default.
-    pub methods: Vec<String>,
-    /// Headers they may send; `*` by default.
-    pub headers: Vec<String>,
-    /// True where they may send cookies and the like.
-    pub credentials: bool,
-}
-
-impl Default for Cors {
-    fn default() -> Self {
-        let all = || vec!["*".to_owned()];
-        Self { origins: Vec::new(), methods: all(), headers: all(), credentials: false }
+base::with_defaults! {
+    /// The policy. `*` in a list stands for everything.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Cors {
+        /// Origins that may call; none by default.
+        pub origins: Vec<String>,
+        /// Methods they may use; `*` by default.
+        pub methods: Vec<String> = vec!["*".to_owned()],
+        /// Headers they may send; `*` by default.
+        pub headers: Vec<String> = vec!["*".to_owned()],
+        /// True where they may send cookies and the like.
+        pub credentials: bool,
     }
 }
 

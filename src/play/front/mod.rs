@@ -126,8 +126,4 @@ impl Middleware for Starting {
         let error = json!({"message": message, "type": "Service Unavailable", "param": null, "code": 503});
         ControlFlow::Break(json_page(status, json!({"error": error}).to_string(), HeaderMap::new()))
     }
-
-    fn after((): (), response: Response) -> Response {
-        response
-    }
 }

@@ -40,15 +40,15 @@ const MOST: usize = 4096;
 
 /// The rest of a made-up answer that the request has the beginning of; `None` for any other request.
 pub(super) fn rest(state: &ServerState, wanted: &PromptQuery<'_>) -> Option<PromptScripts> {
-    let is_asked = !matches!(wanted.beginning, AnswerBeginning::None);
+    let is_asked = !matches!(wanted.prompt.beginning, AnswerBeginning::None);
     if !is_asked || !wanted.may_continue() || ReasoningTokens::of(state, wanted).is_some() {
         return None;
     }
-    let samples = if wanted.is_greedy || wanted.seed.is_some() { 1 } else { SAMPLES };
+    let samples = if wanted.is_greedy || wanted.request.seed.is_some() { 1 } else { SAMPLES };
     let stop = Arc::new(StopStrings::new(&wanted.request.stop));
     let parsed = wanted.parsed.map(ParsedBy::stepwise);
     let fresh = |prompt: &[u32]| ShownText::new(state, wanted.request, parsed.as_ref(), &stop, prompt);
-    let (key, begun) = match wanted.beginning {
+    let (key, begun) = match &wanted.prompt.beginning {
         AnswerBeginning::None => return None,
         AnswerBeginning::Message(open) => (0..samples).find_map(|sample| {
             let key = key_of(state, hashed(&open.prompt), wanted, sample);
@@ -58,7 +58,7 @@ pub(super) fn rest(state: &ServerState, wanted: &PromptQuery<'_>) -> Option<Prom
         })?,
         AnswerBeginning::Behind => {
             let (key, at) = behind(state, wanted, samples)?;
-            let (prompt, delivered) = wanted.prompt.split_at_checked(at)?;
+            let (prompt, delivered) = wanted.prompt.ids.split_at_checked(at)?;
             (key, fresh(prompt).after(delivered))
         }
     };
@@ -71,19 +71,19 @@ fn behind(state: &ServerState, wanted: &PromptQuery<'_>, samples: u32) -> Option
     // The first word of a text is another token than those after it, which are in order.
     let is_word = |id: &&u32| vocabulary.next.binary_search(id).is_ok();
     let most = MOST / usize::try_from(samples).unwrap_or(1).max(1);
-    let tail = wanted.prompt.iter().rev().take(most).take_while(is_word).count();
-    let last = wanted.prompt.len().checked_sub(FEWEST)?;
-    let start = wanted.prompt.len().saturating_sub(tail + 1).max(1);
-    let mut hash = hashed(wanted.prompt.get(..start)?);
+    let tail = wanted.prompt.ids.iter().rev().take(most).take_while(is_word).count();
+    let last = wanted.prompt.ids.len().checked_sub(FEWEST)?;
+    let start = wanted.prompt.ids.len().saturating_sub(tail + 1).max(1);
+    let mut hash = hashed(wanted.prompt.ids.get(..start)?);
     for at in start..=last {
         for sample in 0..samples {
             let key = key_of(state, hash.clone(), wanted, sample);
-            let delivered = wanted.prompt.get(at..)?;
+            let delivered = wanted.prompt.ids.get(at..)?;
             if words(state, key).zip(delivered).all(|(word, id)| word == *id) {
                 return Some((key, at));
             }
         }
-        hash.update(&wanted.prompt.get(at)?.to_le_bytes());
+        hash.update(&wanted.prompt.ids.get(at)?.to_le_bytes());
     }
     None
 }
@@ -104,11 +104,11 @@ fn script(
 ) -> Option<PromptScripts> {
     let delivered = begun.ids.len();
     let more = u32::try_from(delivered).ok()?;
-    let max_tokens = match wanted.max_tokens {
+    let max_tokens = match wanted.prompt.max_tokens {
         MaxTokens::Requested(most) => MaxTokens::Requested(most.saturating_add(more)),
         MaxTokens::Left(left) => MaxTokens::Left(left.saturating_add(more)),
     };
-    let (count, reason) = length(state, &PromptQuery { max_tokens, ..*wanted }, key);
+    let (count, reason) = length(state, wanted, max_tokens, key);
     let ids: Vec<u32> = words(state, key).take(count).skip(delivered).collect();
     if ids.is_empty() {
         return None;

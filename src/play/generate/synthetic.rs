@@ -17,6 +17,7 @@ use crate::{
             choice::{ChoiceFinish, ChoiceScript, ChoiceTokens},
             guided, made_up_again,
         },
+        request::admitted::most_tokens,
         selection::query::{PromptQuery, PromptScripts},
     },
     replay::timing::Schedule,
@@ -54,18 +55,19 @@ pub(in crate::play) fn made_up(state: &ServerState, wanted: &PromptQuery<'_>) ->
 pub(in crate::play) fn in_place_of(
     state: &ServerState,
     wanted: &PromptQuery<'_>,
+    prompt: &[u32],
     choice: usize,
     count: usize,
 ) -> ChoiceTokens {
     let choice = u32::try_from(choice).unwrap_or(u32::MAX);
-    let key = SyntheticKey { seed: state.config.seed, request: request_key(wanted, 0), choice };
+    let key = SyntheticKey { seed: state.config.seed, request: keyed(hashed(prompt), wanted, 0), choice };
     ChoiceTokens::MadeUp(MadeUpText::new(RandomTokens::new(key, state.model.tokenizer.words()), None, count))
 }
 
 /// The same server seed, request seed, prompt, sample and choice give the same tokens, whatever else the server does. A
 /// greedy request has no seed.
 fn request_key(wanted: &PromptQuery<'_>, sample: u32) -> u64 {
-    keyed(hashed(wanted.prompt), wanted, sample)
+    keyed(hashed(&wanted.prompt.ids), wanted, sample)
 }
 
 /// The tokens of a prompt, to be [keyed].
@@ -79,7 +81,7 @@ pub(super) fn hashed(prompt: &[u32]) -> Xxh3Default {
 
 /// The key of one of a prompt's answers.
 pub(super) fn keyed(mut hash: Xxh3Default, wanted: &PromptQuery<'_>, sample: u32) -> u64 {
-    hash.update(&wanted.seed.filter(|_| !wanted.is_greedy).unwrap_or(-1).to_le_bytes());
+    hash.update(&wanted.request.seed.filter(|_| !wanted.is_greedy).unwrap_or(-1).to_le_bytes());
     if sample > 0 {
         hash.update(&sample.to_le_bytes());
     }
@@ -88,7 +90,7 @@ pub(super) fn keyed(mut hash: Xxh3Default, wanted: &PromptQuery<'_>, sample: u32
 
 /// Which of a prompt's answers it is: another one each time, where the request samples and has no seed.
 fn sample(state: &ServerState, wanted: &PromptQuery<'_>) -> u32 {
-    if wanted.is_greedy || wanted.seed.is_some() {
+    if wanted.is_greedy || wanted.request.seed.is_some() {
         return 0;
     }
     let prompt = request_key(wanted, 0);
@@ -105,12 +107,11 @@ fn sample(state: &ServerState, wanted: &PromptQuery<'_>) -> u32 {
 fn random(state: &ServerState, wanted: &PromptQuery<'_>, key: SyntheticKey) -> (ChoiceTokens, ChoiceFinish) {
     let marks = ReasoningTokens::of(state, wanted);
     let around = marks.as_ref().map_or(0, ReasoningTokens::len);
-    let (least, most) = (wanted.min_tokens.saturating_sub(around), wanted.max_tokens.less(around));
+    let (least, most) = (wanted.request.min_tokens.saturating_sub(around), wanted.prompt.max_tokens.less(around));
     let conforming = wanted.rules.and_then(|rules| guided::conforming(state, rules, key, least, most));
     let words = RandomTokens::new(key, state.model.tokenizer.words());
     if let Some((ids, finish)) = conforming {
-        let (MaxTokens::Requested(most) | MaxTokens::Left(most)) = most;
-        let free = if finish.reason == "stop" { size(most).saturating_sub(ids.len()) } else { 0 };
+        let free = if finish.reason == "stop" { size(most_tokens(most)).saturating_sub(ids.len()) } else { 0 };
         let share = state.config.synthetic.reasoning_share.min(0.9);
         let thought = part(ids.len(), share / (1.0 - share)).min(free);
         let known = match marks {
@@ -119,16 +120,21 @@ fn random(state: &ServerState, wanted: &PromptQuery<'_>, key: SyntheticKey) -> (
         };
         return (ChoiceTokens::Known(known), finish);
     }
-    let (count, reason) = length(state, wanted, key);
+    let (count, reason) = length(state, wanted, wanted.prompt.max_tokens, key);
     let thought = marks.and_then(|marks| marks.within(count, state.config.synthetic.reasoning_share));
     let text = MadeUpText::new(words, thought, count);
     (ChoiceTokens::MadeUp(text), ChoiceFinish { reason, stop_reason: StopReason::Unnamed, hides_last_token: false })
 }
 
 /// Chooses the length of a random answer and the reason of its end: by itself, or at its limit.
-pub(super) fn length(state: &ServerState, wanted: &PromptQuery<'_>, key: SyntheticKey) -> (usize, &'static str) {
+pub(super) fn length(
+    state: &ServerState,
+    wanted: &PromptQuery<'_>,
+    max_tokens: MaxTokens,
+    key: SyntheticKey,
+) -> (usize, &'static str) {
     let options = &state.config.synthetic;
-    let (limit, is_asked) = match wanted.max_tokens {
+    let (limit, is_asked) = match max_tokens {
         MaxTokens::Requested(most) => (most, true),
         MaxTokens::Left(left) => (left, false),
     };
@@ -136,7 +142,7 @@ pub(super) fn length(state: &ServerState, wanted: &PromptQuery<'_>, key: Synthet
     let ends = options.output_tokens.is_some() || !is_asked;
     let rate = options.stop_rate.unwrap_or(if ends { 1.0 } else { 0.0 });
     let mut generator = key.lengths();
-    if wanted.ignore_eos || generator.random::<f64>() >= rate {
+    if wanted.request.ignore_eos || generator.random::<f64>() >= rate {
         return (size(usual), "length");
     }
     let drawn = match &options.output_tokens {
@@ -148,7 +154,7 @@ pub(super) fn length(state: &ServerState, wanted: &PromptQuery<'_>, key: Synthet
         None if options.stop_rate.is_some() => generator.random_range(1..=usual.max(1)),
         None => DEFAULT_RANDOM_TOKENS,
     };
-    let drawn = drawn.max(wanted.min_tokens);
+    let drawn = drawn.max(wanted.request.min_tokens);
     if drawn > limit { (size(limit), "length") } else { (size(drawn), "stop") }
 }
 
@@ -163,12 +169,13 @@ pub(super) struct ReasoningTokens {
 impl ReasoningTokens {
     /// The marks of an answer that is parsed.
     pub(super) fn of(state: &ServerState, wanted: &PromptQuery<'_>) -> Option<Self> {
-        let marks = wanted.parsed?.reasoning_marks(wanted.prompt)?;
+        let marks = wanted.parsed?.reasoning_marks(&wanted.prompt.ids)?;
         let ids = |text: &str| match state.model.tokenizer.token_id(text) {
             Some(id) => vec![id],
             None => state.model.tokenizer.encode(text, SpecialTokens::Skip).unwrap_or_default(),
         };
-        let budget = wanted.thinking_budget.and_then(|budget| usize::try_from(budget).ok()).unwrap_or(usize::MAX);
+        let budget =
+            wanted.request.thinking_budget.and_then(|budget| usize::try_from(budget).ok()).unwrap_or(usize::MAX);
         Some(Self { open: ids(marks.open), close: ids(marks.close), may_reason: marks.may_reason, budget })
     }
 
@@ -197,13 +204,13 @@ impl ReasoningTokens {
 
 /// The prompt's tokens once; with `ignore_eos`, again and again until `max_tokens`.
 fn echo(wanted: &PromptQuery<'_>) -> (ChoiceTokens, ChoiceFinish) {
-    let (MaxTokens::Requested(most) | MaxTokens::Left(most)) = wanted.max_tokens;
-    let is_bounded = matches!(wanted.max_tokens, MaxTokens::Requested(_));
-    let repeats = wanted.ignore_eos && is_bounded;
-    let count = if repeats { size(most) } else { wanted.echo.len().min(size(most)) };
-    let count = if wanted.echo.is_empty() { 0 } else { count };
-    let reason = if !repeats && wanted.echo.len() <= size(most) { "stop" } else { "length" };
-    let ids = ChoiceTokens::Repeated { ids: Arc::clone(wanted.echo), count };
+    let most = size(most_tokens(wanted.prompt.max_tokens));
+    let is_bounded = matches!(wanted.prompt.max_tokens, MaxTokens::Requested(_));
+    let repeats = wanted.request.ignore_eos && is_bounded;
+    let count = if repeats { most } else { wanted.prompt.echo.len().min(most) };
+    let count = if wanted.prompt.echo.is_empty() { 0 } else { count };
+    let reason = if !repeats && wanted.prompt.echo.len() <= most { "stop" } else { "length" };
+    let ids = ChoiceTokens::Repeated { ids: Arc::clone(&wanted.prompt.echo), count };
     (ids, ChoiceFinish { reason, stop_reason: StopReason::Unnamed, hides_last_token: false })
 }
 

@@ -8,13 +8,14 @@
 //!
 //! See docs/decisions/0100-adapters-are-names-with-places.md.
 
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 
 use crate::{
     api::{
         ApiError,
         lora::{LoadAdapter, UnloadAdapter},
     },
+    base::lock::Lock,
     engine::kv_cache::LoraRequest,
     play::{
         PlayError,
@@ -31,7 +32,7 @@ pub(in crate::play) struct Adapters {
     is_enabled: bool,
     /// Whether clients may load and unload some.
     is_open: bool,
-    state: RwLock<LoadedAdapters>,
+    state: Lock<LoadedAdapters>,
 }
 
 /// Loaded adapters, in the order of their loading, and the number of ids given out.
@@ -65,7 +66,7 @@ impl Adapters {
     /// # Errors
     /// An adapter that the engine would refuse.
     pub(in crate::play) fn new(config: Option<&LoraConfig>, is_open: bool, model: &Model) -> Result<Self, PlayError> {
-        let adapters = Self { is_enabled: config.is_some(), is_open, state: RwLock::default() };
+        let adapters = Self { is_enabled: config.is_some(), is_open, state: Lock::default() };
         for module in config.iter().flat_map(|config| &config.lora_modules) {
             let LoraModule { name, path, base_model_name } = module;
             let request = LoadAdapter { lora_name: name.clone(), lora_path: path.clone(), load_inplace: false };
@@ -76,13 +77,13 @@ impl Adapters {
     }
 
     pub(in crate::play) fn find(&self, name: &str) -> Option<Adapter> {
-        let loaded = self.loaded();
+        let loaded = self.state.lock();
         loaded.adapters.get(loaded.position(name)?).cloned()
     }
 
     /// Those that are loaded, in the order of their loading.
     pub(in crate::play) fn all(&self) -> Vec<Adapter> {
-        self.loaded().adapters.clone()
+        self.state.lock().adapters.clone()
     }
 
     /// Checks a name that is no model's.
@@ -90,11 +91,12 @@ impl Adapters {
     /// # Errors
     /// 404 where it is no adapter's either. The engine gives out an id while it looks for one.
     pub(in crate::play) fn check(&self, name: &str, models: &[String]) -> Result<(), ApiError> {
-        if self.loaded().position(name).is_some() {
+        let mut loaded = self.state.lock();
+        if loaded.position(name).is_some() {
             return Ok(());
         }
         if self.is_open {
-            self.change(LoadedAdapters::next_id);
+            loaded.next_id();
         }
         Err(ApiError::unknown_model(name, models))
     }
@@ -122,29 +124,28 @@ impl Adapters {
             let message = format!("The lora adapter '{lora_name}' conflicts with a served base model.");
             return Err(ApiError::invalid_input(message));
         }
-        self.change(|loaded| {
-            let at = loaded.position(&lora_name);
-            if at.is_some() && !load_inplace {
-                return Err(ApiError::invalid_input(format!(
-                    "The lora adapter '{lora_name}' has already been loaded. If you want to load the adapter in place, set \
-                     'load_inplace' to True."
-                )));
-            }
-            let known = at.and_then(|at| loaded.adapters.get(at)).map(|adapter| adapter.lora.lora_int_id);
-            let lora_int_id = known.unwrap_or_else(|| loaded.next_id());
-            if !self.is_enabled {
-                return Err(not_enabled());
-            }
-            let added = format!("Success: LoRA adapter '{lora_name}' added successfully.");
-            let base_model_name = base.filter(|base| model.names.iter().any(|name| name == base)).map(str::to_owned);
-            let lora = Arc::new(LoraRequest { lora_int_id, lora_name, lora_path });
-            let adapter = Adapter { lora, base_model_name };
-            match at.and_then(|at| loaded.adapters.get_mut(at)) {
-                Some(known) => *known = adapter,
-                None => loaded.adapters.push(adapter),
-            }
-            Ok(added)
-        })
+        let mut loaded = self.state.lock();
+        let at = loaded.position(&lora_name);
+        if at.is_some() && !load_inplace {
+            return Err(ApiError::invalid_input(format!(
+                "The lora adapter '{lora_name}' has already been loaded. If you want to load the adapter in place, set \
+                 'load_inplace' to True."
+            )));
+        }
+        let known = at.and_then(|at| loaded.adapters.get(at)).map(|adapter| adapter.lora.lora_int_id);
+        let lora_int_id = known.unwrap_or_else(|| loaded.next_id());
+        if !self.is_enabled {
+            return Err(not_enabled());
+        }
+        let added = format!("Success: LoRA adapter '{lora_name}' added successfully.");
+        let base_model_name = base.filter(|base| model.names.iter().any(|name| name == base)).map(str::to_owned);
+        let lora = Arc::new(LoraRequest { lora_int_id, lora_name, lora_path });
+        let adapter = Adapter { lora, base_model_name };
+        match at.and_then(|at| loaded.adapters.get_mut(at)) {
+            Some(known) => *known = adapter,
+            None => loaded.adapters.push(adapter),
+        }
+        Ok(added)
     }
 
     /// Forgets an adapter; the engine's words of success.
@@ -156,21 +157,14 @@ impl Adapters {
         if lora_name.is_empty() {
             return Err(ApiError::invalid_input("'lora_name' needs to be provided to unload a LoRA adapter."));
         }
-        self.change(|loaded| match loaded.position(&lora_name) {
+        let mut loaded = self.state.lock();
+        match loaded.position(&lora_name) {
             Some(at) => {
                 loaded.adapters.remove(at);
                 Ok(format!("Success: LoRA adapter '{lora_name}' removed successfully."))
             }
             None => Err(ApiError::not_found(format!("The lora adapter '{lora_name}' cannot be found."))),
-        })
-    }
-
-    fn loaded(&self) -> RwLockReadGuard<'_, LoadedAdapters> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn change<T>(&self, change: impl FnOnce(&mut LoadedAdapters) -> T) -> T {
-        change(&mut self.state.write().unwrap_or_else(PoisonError::into_inner))
+        }
     }
 }
 

@@ -42,10 +42,7 @@ use crate::{
     recording::cassette::CassetteError,
     replay::{
         account::http::{plain, put, record_names},
-        mcp::{
-            EndpointAnswer, EndpointReply, HttpSender, McpEndpoint, McpForward, McpHeaders, PARAMETER, Servers,
-            SessionKey,
-        },
+        mcp::{EndpointAnswer, EndpointReply, HttpSender, McpEndpoint, McpHeaders, PARAMETER, Servers, SessionKey},
         mcp_traffic::{McpRecorded, SESSION},
         player::CassettePlayer,
     },
@@ -131,23 +128,6 @@ struct Target {
     head: McpHeaders,
 }
 
-#[derive(Debug)]
-enum Ready {
-    Whole { status: u16, body: Option<(String, MemoryReservation)>, session: Option<String> },
-    Events { frames: Vec<Bytes>, ending: StreamEnding, session: Option<String>, memory: MemoryReservation },
-    Forward(Box<McpForward>),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum StreamEnding {
-    /// After what is there.
-    Now,
-    /// When the session says so.
-    Later,
-    /// After what is there, in the middle of the body.
-    Broken,
-}
-
 impl McpService {
     /// Answers a request to a path below `/mcp/`; gives it back where there is no server at all.
     pub async fn answer(self: Arc<Self>, request: Request) -> ControlFlow<Response, Request> {
@@ -211,44 +191,38 @@ impl McpService {
     async fn post(&self, target: Target, parts: &Parts, body: Body) -> Result<Response, ApiError> {
         let body = read_body(body, self.access.body_limit).await?;
         let incoming = self.streams.open();
-        let stream = incoming.number();
         let weight = if target.endpoint.is_heavy() { body.len().max(INLINE_BYTES + 1) } else { body.len() };
         let fresh = format!("{:032x}", rand::random::<u128>());
         let (target, streams, player) = (Arc::new(target), Arc::clone(&self.streams), Arc::clone(&self.player));
         let (of_work, message) = (Arc::clone(&target), body.clone());
-        let (ready, place, deadline, records) = off_the_loop(weight, move || {
+        let (answered, place, deadline, records) = off_the_loop(weight, move || {
             let Target { endpoint, session, head, .. } = &*of_work;
-            let sender = HttpSender { session, fresh: &fresh, stream, now: streams.now() };
+            let sender = HttpSender { session, fresh: &fresh, stream: incoming.number(), now: streams.now() };
             let EndpointAnswer { reply, deliveries, place, deadline, journal, served } =
                 endpoint.post(head, &body, &sender);
             streams.deliver(deliveries);
             let records = record_names(served.iter().filter_map(|at| endpoint.record_name(*at)));
             player.note_mcp(session, journal);
             player.copy_mcp(served.into_iter().filter_map(|at| endpoint.record(at)));
-            Ok((ready(reply)?, place, deadline, records))
+            let answered = match reply {
+                EndpointReply::Forward(forward) => ControlFlow::Continue(forward),
+                reply => ControlFlow::Break(response(&of_work, reply, place.clone(), incoming)?),
+            };
+            Ok((answered, place, deadline, records))
         })
         .await?;
         if let (Some(place), Some(deadline)) = (place.clone(), deadline) {
             self.expire_at(Arc::clone(&target), place, deadline);
         }
-        let mut response = match ready {
-            Ready::Whole { status, body, session } => whole(&target, status, body, session),
-            Ready::Forward(forward) => {
+        let mut response = match answered {
+            ControlFlow::Break(response) => response,
+            ControlFlow::Continue(forward) => {
                 let Target { name: server, session, .. } = &*target;
                 let outgoing = RealRequest { server, session, parts, body: message };
                 match &self.upstreams {
                     Some(upstreams) => Box::pin(upstreams.forward(&outgoing, &forward, place.as_ref())).await,
                     None => not_allowed(&target),
                 }
-            }
-            Ready::Events { frames, ending, session, memory } => {
-                let closing = place.map(|place| Closing { target, place, stream });
-                let incoming = (ending == StreamEnding::Later).then_some(incoming);
-                let is_broken = ending == StreamEnding::Broken;
-                events(
-                    Flow { frames: frames.into(), incoming, is_broken, sent: 0, _closing: closing, _memory: memory },
-                    session,
-                )
             }
         };
         if !records.is_empty() {
@@ -283,31 +257,36 @@ impl McpService {
     }
 }
 
-/// Makes the bytes of a response.
+/// Makes the response of a reply that is not forwarded; its stream goes on with what comes in where the session says so.
 ///
 /// # Errors
 /// 503 where other responses took the memory that there is.
-fn ready(reply: EndpointReply) -> Result<Ready, ApiError> {
+fn response(
+    target: &Arc<Target>,
+    reply: EndpointReply,
+    place: Option<SessionKey>,
+    incoming: Incoming,
+) -> Result<Response, ApiError> {
     let mut memory = MemoryReservation::default();
-    let (messages, ending, session) = match reply {
+    let (messages, is_open, is_broken, session) = match reply {
         EndpointReply::Whole { status, body, session } => {
             let body = body.map(|body| body.to_string());
             memory.try_reserve(body.as_ref().map_or(0, String::len))?;
-            return Ok(Ready::Whole { status, body: body.map(|body| (body, memory)), session });
+            return Ok(whole(target, status, body.map(|body| (body, memory)), session));
         }
-        EndpointReply::Events { messages, is_open, session } => {
-            (messages, if is_open { StreamEnding::Later } else { StreamEnding::Now }, session)
-        }
-        EndpointReply::Ended(messages) => (messages, StreamEnding::Broken, None),
-        EndpointReply::Forward(forward) => return Ok(Ready::Forward(forward)),
+        EndpointReply::Events { messages, is_open, session } => (messages, is_open, false, session),
+        EndpointReply::Ended(messages) => (messages, false, true, None),
+        EndpointReply::Forward(_) => return Ok(not_allowed(target)),
     };
-    let mut frames = Vec::with_capacity(messages.len());
+    let mut frames = VecDeque::with_capacity(messages.len());
     for message in messages {
         let frame = event(&message);
         memory.try_reserve(frame.len())?;
-        frames.push(frame);
+        frames.push_back(frame);
     }
-    Ok(Ready::Events { frames, ending, session, memory })
+    let closing = place.map(|place| Closing { target: Arc::clone(target), place, stream: incoming.number() });
+    let incoming = is_open.then_some(incoming);
+    Ok(events(Flow { frames, incoming, is_broken, sent: 0, _closing: closing, _memory: memory }, session))
 }
 
 #[derive(Debug)]

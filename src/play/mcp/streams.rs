@@ -23,17 +23,13 @@ use crate::{base::lock::Lock, replay::mcp::StreamMessage};
 /// Bytes that wait on one stream, beside a message that is larger than that.
 const MOST_WAITING: usize = 8 << 20;
 
-#[derive(Debug)]
-pub(super) struct Streams {
-    began: Instant,
-    next: AtomicU64,
-    /// `None` once the server ends.
-    open: Lock<Option<HashMap<u64, Open>>>,
-}
-
-impl Default for Streams {
-    fn default() -> Self {
-        Self { began: Instant::now(), next: AtomicU64::new(0), open: Lock::new(Some(HashMap::new())) }
+base::with_defaults! {
+    #[derive(Debug)]
+    pub(super) struct Streams {
+        began: Instant = Instant::now(),
+        next: AtomicU64,
+        /// `None` once the server ends.
+        open: Lock<Option<HashMap<u64, Open>>> = Lock::new(Some(HashMap::new())),
     }
 }
 

@@ -44,16 +44,12 @@ struct SetSample {
     written: Value,
 }
 
-/// Values that are set, by the names of samples.
-#[derive(Debug)]
-pub(in super::super) struct MetricOverrides {
-    set: Lock<BTreeMap<String, Vec<SetSample>>>,
-    start: Instant,
-}
-
-impl Default for MetricOverrides {
-    fn default() -> Self {
-        Self { set: Lock::default(), start: Instant::now() }
+base::with_defaults! {
+    /// Values that are set, by the names of samples.
+    #[derive(Debug)]
+    pub(in super::super) struct MetricOverrides {
+        set: Lock<BTreeMap<String, Vec<SetSample>>>,
+        start: Instant = Instant::now(),
     }
 }
 
@@ -154,9 +150,9 @@ impl SetValue {
     }
 
     fn at(&self, elapsed: Duration) -> f64 {
-        let Self::Wave { shape, start, end, period } = self else {
-            let Self::Constant(value) = self else { return f64::NAN };
-            return *value;
+        let (shape, start, end, period) = match self {
+            Self::Constant(value) => return *value,
+            Self::Wave { shape, start, end, period } => (shape, start, end, period),
         };
         let periods = elapsed.as_secs_f64() / period.as_secs_f64();
         let (within, range) = (periods.fract(), end - start);

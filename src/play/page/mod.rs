@@ -5,18 +5,13 @@
 
 use std::sync::Arc;
 
-use axum::{
-    Router,
-    extract::{Request, State},
-    response::Response,
-    routing::get,
-};
+use axum::{Router, extract::State, response::Response, routing::get};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::json;
 
 use crate::{
     play::{
-        admin_calls::{AdminResult, checked, shown},
+        admin_calls::{guarded, shown},
         http::body_of_type,
         metrics::Metrics,
     },
@@ -31,12 +26,10 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; connect-src 'self';
                       form-action 'none'; frame-ancestors 'none'";
 
 /// `/vcr`, `/vcr/page.js` and `/vcr/live`.
-pub(super) fn routes(metrics: Arc<Metrics>, access: Access) -> Router {
-    Router::new()
+pub(super) fn routes(metrics: Arc<Metrics>, access: &Access) -> Router {
+    guarded(Router::new().route("/vcr/live", get(live)).with_state(metrics), access)
         .route("/vcr", get(|| async { file("text/html; charset=utf-8", PAGE) }))
         .route("/vcr/page.js", get(|| async { file("text/javascript; charset=utf-8", SCRIPT) }))
-        .route("/vcr/live", get(live))
-        .with_state((metrics, access))
 }
 
 fn file(content_type: &'static str, text: &'static str) -> Response {
@@ -51,7 +44,6 @@ fn file(content_type: &'static str, text: &'static str) -> Response {
     )
 }
 
-async fn live(State((metrics, access)): State<(Arc<Metrics>, Access)>, request: Request) -> AdminResult {
-    checked(&access, request)?;
-    Ok(shown(&json!({"requests": metrics.live.look()})))
+async fn live(State(metrics): State<Arc<Metrics>>) -> Response {
+    shown(&json!({"requests": metrics.live.look()}))
 }

@@ -4,9 +4,7 @@
 //! Nothing is kept between the chunks of a stream: the client carries what came of them. A server with parsers reads all
 //! of a choice's tokens again for each chunk, as the engine does.
 
-use std::sync::Arc;
-
-use axum::extract;
+use axum::extract::State;
 use serde_json::Value;
 
 use crate::{
@@ -20,7 +18,7 @@ use crate::{
         },
     },
     play::{
-        ServerState,
+        ServerState, SharedState,
         generate::parse::ParsedBy,
         http::{ErrorResponse, JsonText, unix_seconds},
         request::{
@@ -46,7 +44,7 @@ const TAIL: usize = 7;
 /// # Errors
 /// A request that the engine refuses: a body that does not fit, a model that is not served, more than it takes, tokens that are none.
 pub(in super::super) async fn answer(
-    extract::State(state): extract::State<Arc<ServerState>>,
+    State(state): SharedState,
     _: ScaleOutEnabled,
     JsonBody { bytes, .. }: JsonBody,
     api: Api,

@@ -2,9 +2,7 @@
 //!
 //! Limits: offsets of tokens and the constraints of a tool parser are left out; a request counts against `--max-num-queued-reqs`, though it never runs.
 
-use std::sync::Arc;
-
-use axum::extract;
+use axum::extract::State;
 use serde_json::Value;
 
 use crate::{
@@ -15,7 +13,7 @@ use crate::{
         token_in_out::{RenderRequest, Rendered},
     },
     play::{
-        ServerState,
+        ServerState, SharedState,
         generate::parse::ParsedBy,
         http::{ErrorResponse, JsonText},
         request::{
@@ -46,7 +44,7 @@ struct ReadRequest {
 /// # Errors
 /// As of the request itself, and a prompt without tokens.
 pub(in super::super) async fn answer(
-    extract::State(state): extract::State<Arc<ServerState>>,
+    State(state): SharedState,
     _: ScaleOutEnabled,
     JsonBody { headers, bytes: body }: JsonBody,
     family: RequestFamily,

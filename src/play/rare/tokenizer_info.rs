@@ -3,13 +3,13 @@
 //! The library puts what a tokenizer's class names in front, adds what it found out by itself, and takes the objects of
 //! tokens for their text. Limits: that is spelled as for Qwen; other classes put other fields in front.
 
-use std::{path::Path, sync::Arc};
+use std::path::Path;
 
-use axum::extract;
+use axum::extract::State;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    play::{http::JsonText, load::model::Model},
+    play::{SharedState, http::JsonText},
     text::prompt::ChatTemplate,
 };
 
@@ -27,7 +27,8 @@ const LEFT_OUT: [&str; 6] = [
 ];
 
 /// `/tokenizer_info`
-pub(in super::super) async fn answer(extract::State(model): extract::State<Arc<Model>>) -> JsonText {
+pub(in super::super) async fn answer(State(state): SharedState) -> JsonText {
+    let model = &state.model;
     let template = model.chat_template().and_then(ChatTemplate::source);
     let is_local = Path::new(&model.root).is_absolute() || Path::new(&model.root).is_dir();
     JsonText(Value::Object(info(model.tokenizer.config(), template, &model.root, is_local)).to_string())

@@ -1,8 +1,6 @@
 //! Generation requests in other forms: batches of conversations, invocations, tokens in and out.
 
-use std::sync::Arc;
-
-use axum::{extract, response::Response};
+use axum::{extract::State, response::Response};
 use http::StatusCode;
 
 use crate::{
@@ -13,7 +11,7 @@ use crate::{
         token_in_out::{TokenEncoder, TokenRequest},
     },
     play::{
-        ServerState,
+        ServerState, SharedState,
         http::{ErrorResponse, json},
         request::{
             extract::{JsonBody, ScaleOutEnabled},
@@ -36,10 +34,7 @@ pub(in super::super) async fn unserved(_: JsonBody) -> ErrorResponse {
 ///
 /// # Errors
 /// As a chat request, and what a batch cannot have.
-pub(in super::super) async fn batch(
-    extract::State(state): extract::State<Arc<ServerState>>,
-    arrival: Arrival,
-) -> VariantAnswer {
+pub(in super::super) async fn batch(State(state): SharedState, arrival: Arrival) -> VariantAnswer {
     let read = |state: &ServerState, body: &[u8]| {
         let request = batch_request(body, state.model.parsers.parses(), |model| state.check_model(model))?;
         Ok((request, ()))
@@ -54,10 +49,7 @@ pub(in super::super) async fn batch(
 ///
 /// # Errors
 /// As the family that the body is of, or that it is of none.
-pub(in super::super) async fn invoke(
-    extract::State(state): extract::State<Arc<ServerState>>,
-    arrival: Arrival,
-) -> VariantAnswer {
+pub(in super::super) async fn invoke(State(state): SharedState, arrival: Arrival) -> VariantAnswer {
     let (started, ()) = start(&state, arrival, |_, body| Ok((invocation(body)?, ()))).await?;
     Ok(respond(started).await?)
 }
@@ -66,11 +58,7 @@ pub(in super::super) async fn invoke(
 ///
 /// # Errors
 /// As a completion request.
-pub(in super::super) async fn tokens(
-    extract::State(state): extract::State<Arc<ServerState>>,
-    _: ScaleOutEnabled,
-    arrival: Arrival,
-) -> VariantAnswer {
+pub(in super::super) async fn tokens(State(state): SharedState, _: ScaleOutEnabled, arrival: Arrival) -> VariantAnswer {
     let read = |_: &ServerState, body: &[u8]| {
         let request = TokenRequest::parse(body)?;
         Ok((request.completion()?, request))

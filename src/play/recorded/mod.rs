@@ -51,6 +51,7 @@ use crate::{
         trace::{Endpoint, Outcome, Record, Response as Recorded, ResponseContent},
     },
     replay::{
+        account::http::put,
         delivery::{Clock, RecordedContent, RecordedResponse, ResponseEnd, Wait, class_of, stream_of},
         matching::MatchBy,
         player::{other_form, token_limit},
@@ -296,14 +297,11 @@ fn headers(response: &Recorded, record: usize, by: MatchBy, session: Option<&Tra
             headers.append(name, value);
         }
     }
-    headers.insert(HeaderName::from_static("x-vcr-record"), HeaderValue::from(record));
-    if let Some(Ok(name)) = session.and_then(TraceSession::name).map(HeaderValue::from_str) {
-        headers.insert(HeaderName::from_static("x-vcr-session"), name);
+    put(&mut headers, "x-vcr-record", &record.to_string());
+    if let Some(name) = session.and_then(TraceSession::name) {
+        put(&mut headers, "x-vcr-session", name);
     }
-    headers.insert(
-        HeaderName::from_static("x-vcr-match"),
-        HeaderValue::from_static(if by == MatchBy::Index { "index" } else { "request" }),
-    );
+    put(&mut headers, "x-vcr-match", if by == MatchBy::Index { "index" } else { "request" });
     headers
 }
 

@@ -1,11 +1,15 @@
-//! Admission of work, which the development endpoints change (`/pause`, `/sleep`, `/abort_requests`), and which answers on
-//! their way wait for.
+//! What the development endpoints change of a server: the admission of work (`/pause`, `/sleep`, `/abort_requests`), which answers on
+//! their way wait for, which memory is given away, and the version of the weights.
 //!
 //! A paused server still validates requests; accepted ones wait. Requests that had begun go on, unless everything is held:
 //! then all that is still due moves on by as long as the pause took. Limits: an answer that is aborted ends at its next
 //! event, so one whose client does not read ends late.
 
-use std::{collections::HashMap, pin::pin, sync::Arc};
+use std::{
+    collections::HashMap,
+    pin::pin,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use tokio::{
     select,
@@ -34,8 +38,45 @@ pub(in crate::play) enum Pause {
     All,
 }
 
+/// State that the development endpoints change.
+#[derive(Debug, Default)]
+pub(in crate::play) struct Development {
+    pub(in crate::play) gate: Arc<Admission>,
+    pub(in crate::play) engine: Lock<DevEngine>,
+    /// Whether new requests of a front end of vLLM end with an error while it is paused: `pause_generation` of 0.33.
+    pub(in crate::play) refuses_requests: AtomicBool,
+}
+
+base::with_defaults! {
+    /// Memory that is given away, and what was set of the weights.
+    #[derive(Debug)]
+    pub(in crate::play) struct DevEngine {
+        pub(in crate::play) asleep: Vec<&'static str>,
+        weight_version: String = "default".to_owned(),
+    }
+}
+
+impl Development {
+    pub(in crate::play) fn is_paused(&self) -> bool {
+        self.gate.pause() != Pause::None
+    }
+
+    /// Checks whether the engine is paused, or memory given away.
+    pub(in crate::play) fn is_asleep(&self) -> bool {
+        self.is_paused() || !self.engine.lock().asleep.is_empty()
+    }
+
+    pub(in crate::play) fn weight_version(&self) -> String {
+        self.engine.lock().weight_version.clone()
+    }
+
+    pub(in crate::play) fn set_weight_version(&self, version: &str) {
+        version.clone_into(&mut self.engine.lock().weight_version);
+    }
+}
+
 /// The gate of a server.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::play) struct Admission {
     pause: watch::Sender<Pause>,
     inside: Lock<OpenAnswers>,
@@ -57,11 +98,6 @@ struct OpenAnswer {
 }
 
 impl Admission {
-    /// An open gate.
-    pub(in crate::play) fn new() -> Self {
-        Self { pause: watch::Sender::default(), inside: Lock::default() }
-    }
-
     /// Sets which answers have to wait from now on.
     pub(in crate::play) fn set(&self, pause: Pause) {
         self.pause.send_replace(pause);
@@ -214,7 +250,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_deadline_moves_on_by_the_time_that_everything_is_held() {
-        let (gate, pacer) = (Arc::new(Admission::new()), Pacer::coarse());
+        let (gate, pacer) = (Arc::new(Admission::default()), Pacer::coarse());
         let mut hold = gate.enter("cmpl-a".to_owned(), 1, &Arc::new(Metrics::new(64)));
         let due = Instant::now();
         assert_eq!(hold.wait(&pacer, due, None).await, Waited::Due(due));

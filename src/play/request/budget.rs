@@ -39,16 +39,12 @@ struct Budget {
 
 static ANSWERS: Budget = Budget { of_one: OF_ONE, of_all: OF_ALL, taken: AtomicUsize::new(0) };
 
-/// Memory that one answer takes; given back when this is dropped.
-#[derive(Debug)]
-pub(in crate::play) struct MemoryReservation {
-    from: &'static Budget,
-    bytes: usize,
-}
-
-impl Default for MemoryReservation {
-    fn default() -> Self {
-        Self { from: &ANSWERS, bytes: 0 }
+base::with_defaults! {
+    /// Memory that one answer takes; given back when this is dropped.
+    #[derive(Debug)]
+    pub(in crate::play) struct MemoryReservation {
+        from: &'static Budget = &ANSWERS,
+        bytes: usize,
     }
 }
 

@@ -11,11 +11,7 @@ use crate::{
     net::{server::media_type, wire::body_as_utf8},
     play::{
         Player, ServerState,
-        dialect::Dialect,
         http::{self, ErrorResponse},
-        load::model::Model,
-        metrics::Metrics,
-        request::{development::Development, response_store::StoredResponses},
     },
     replay::delivery::Clock,
 };
@@ -23,36 +19,6 @@ use crate::{
 impl FromRef<Player> for Arc<ServerState> {
     fn from_ref(player: &Player) -> Self {
         Self::clone(&player.state)
-    }
-}
-
-impl FromRef<Player> for Arc<Model> {
-    fn from_ref(player: &Player) -> Self {
-        Self::clone(&player.state.model)
-    }
-}
-
-impl FromRef<Player> for Arc<Metrics> {
-    fn from_ref(player: &Player) -> Self {
-        Self::clone(&player.state.metrics)
-    }
-}
-
-impl FromRef<Player> for Arc<Development> {
-    fn from_ref(player: &Player) -> Self {
-        Self::clone(&player.state.dev)
-    }
-}
-
-impl FromRef<Player> for &'static Dialect {
-    fn from_ref(player: &Player) -> Self {
-        player.state.config.vllm_version.dialect()
-    }
-}
-
-impl FromRef<Player> for Option<Arc<StoredResponses>> {
-    fn from_ref(player: &Player) -> Self {
-        player.state.kept.clone()
     }
 }
 
@@ -71,15 +37,9 @@ impl FromRequestParts<Player> for ScaleOutEnabled {
     type Rejection = ErrorResponse;
 
     async fn from_request_parts(_: &mut Parts, player: &Player) -> Result<Self, ErrorResponse> {
-        Ok(player.state.config.scale_out.then_some(Self).ok_or_else(scale_out_disabled)?)
+        let message = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.";
+        Ok(player.state.config.scale_out.then_some(Self).ok_or_else(|| ApiError::permission_denied(message))?)
     }
-}
-
-/// The error of a server without scale-out endpoints.
-fn scale_out_disabled() -> ApiError {
-    ApiError::permission_denied(
-        "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.",
-    )
 }
 
 pub(in crate::play) struct AnyBody(pub(in crate::play) Bytes);

@@ -4,7 +4,6 @@ pub(in crate::play) mod admission;
 pub(in crate::play) mod admitted;
 pub(in crate::play) mod blocking;
 pub(in crate::play) mod budget;
-pub(in crate::play) mod development;
 pub(in crate::play) mod extract;
 pub(in crate::play) mod info;
 pub(in crate::play) mod messages;

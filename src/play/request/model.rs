@@ -1,9 +1,7 @@
 //! The model that a request asks for: one that is served, an adapter, or one of several that were recorded; and adapters that clients
 //! load and unload.
 
-use std::sync::Arc;
-
-use axum::{extract, response::Response};
+use axum::{extract::State, response::Response};
 use http::StatusCode;
 
 use crate::{
@@ -12,7 +10,7 @@ use crate::{
         lora::{LoadAdapter, UnloadAdapter},
     },
     play::{
-        ServerState,
+        ServerState, SharedState,
         http::{ErrorResponse, untyped},
         load::adapters::Adapter,
         request::extract::JsonBody,
@@ -80,7 +78,7 @@ impl ServerState {
 /// # Errors
 /// A body that does not fit, a name that is taken, and a server without adapters.
 pub(in crate::play) async fn load_adapter(
-    extract::State(state): extract::State<Arc<ServerState>>,
+    State(state): SharedState,
     JsonBody { bytes, .. }: JsonBody,
 ) -> Result<Response, ErrorResponse> {
     let request = LoadAdapter::parse(&bytes)?;
@@ -92,7 +90,7 @@ pub(in crate::play) async fn load_adapter(
 /// # Errors
 /// A body that does not fit, and 404 for a name that is no adapter's.
 pub(in crate::play) async fn unload_adapter(
-    extract::State(state): extract::State<Arc<ServerState>>,
+    State(state): SharedState,
     JsonBody { bytes, .. }: JsonBody,
 ) -> Result<Response, ErrorResponse> {
     Ok(done(state.adapters.unload(UnloadAdapter::parse(&bytes)?)?))

@@ -15,7 +15,7 @@
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use axum::{
-    extract::{self, FromRequest, Request},
+    extract::{FromRequest, Request, State},
     response::Response,
 };
 use bytes::Bytes;
@@ -32,7 +32,7 @@ use crate::{
     base::stats::StreamClass,
     net::server::BodyError,
     play::{
-        Player, ServerState,
+        Player, ServerState, SharedState,
         answer::{
             AnswerStream,
             collect::{Collected, collect},
@@ -149,7 +149,7 @@ pub(in crate::play) struct Started {
 /// # Errors
 /// Everything that the engine refuses before the first byte, and a miss where those are errors.
 pub(in crate::play) async fn generate(
-    extract::State(state): extract::State<Arc<ServerState>>,
+    State(state): SharedState,
     arrival: Arrival,
     api: Api,
 ) -> Result<Response, ErrorResponse> {

@@ -10,18 +10,19 @@
 //!
 //! See docs/decisions/0019-repeated-bodies-are-read-once.md.
 
-use std::{
-    hash::{BuildHasherDefault, Hasher},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::{api::Api, base::bounded_cache::BoundedCache, base::lock::Lock, play::request::admitted::CachedRequest};
+use crate::{
+    api::Api,
+    base::{bounded_cache::BoundedCache, hash_is_key::BuildHashIsKey, lock::Lock},
+    play::request::admitted::CachedRequest,
+};
 
 /// Maximum size of the cached requests, estimated, in bytes.
 const BYTES: usize = 16 << 20;
@@ -38,7 +39,7 @@ const SEEN: usize = 1024;
 pub(in crate::play) struct RequestCache {
     seed: u64,
     seen: Box<[AtomicU64]>,
-    entries: Lock<BoundedCache<BodyKey, CachedBody, BuildHasherDefault<Hashed>>>,
+    entries: Lock<BoundedCache<BodyKey, CachedBody, BuildHashIsKey>>,
 }
 
 /// A body's name in a [`RequestCache`].
@@ -93,24 +94,6 @@ impl RequestCache {
 impl CachedBody {
     fn size(&self) -> usize {
         self.body.len() * PER_BYTE + self.known.size() + ENTRY
-    }
-}
-
-/// Takes the hash that a key is for its own.
-#[derive(Debug, Default)]
-struct Hashed(u64);
-
-impl Hasher for Hashed {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = xxh3_64_with_seed(bytes, self.0);
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
     }
 }
 

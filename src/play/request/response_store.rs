@@ -37,14 +37,10 @@ struct EventLog {
 }
 
 /// Writes a response's events down. Those who read them end when this is dropped.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in super::super) struct EventLogWriter(watch::Sender<EventLog>);
 
 impl EventLogWriter {
-    pub(in super::super) fn new() -> Self {
-        Self(watch::Sender::default())
-    }
-
     pub(in super::super) fn write(&self, event: Bytes) {
         self.0.send_modify(|log| log.events.push(event));
     }
@@ -291,7 +287,7 @@ mod tests {
     #[tokio::test]
     async fn events_are_read_from_any_place() {
         let kept = Arc::new(StoredResponses::default());
-        let log = EventLogWriter::new();
+        let log = EventLogWriter::default();
         keeper(&kept, "r").queue("{}".to_owned(), Some(&log));
         for event in ["a", "b", "c"] {
             log.write(Bytes::from(event));
@@ -306,7 +302,7 @@ mod tests {
     #[tokio::test]
     async fn readers_end_with_the_writer() {
         let kept = Arc::new(StoredResponses::default());
-        let log = EventLogWriter::new();
+        let log = EventLogWriter::default();
         keeper(&kept, "r").queue("{}".to_owned(), Some(&log));
         log.write(Bytes::from("a"));
         let events = kept.events("r", 0).unwrap();

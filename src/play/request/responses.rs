@@ -5,7 +5,10 @@
 
 use std::{convert::identity, sync::Arc};
 
-use axum::{extract, response::Response};
+use axum::{
+    extract::{Path, State},
+    response::Response,
+};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use http::{HeaderMap, StatusCode};
@@ -20,7 +23,7 @@ use crate::{
     },
     net::{server::BodyError, wire::EventBuffer},
     play::{
-        ServerState,
+        ServerState, SharedState,
         http::{ErrorResponse, JsonText, events, json, unix_seconds},
         request::{
             pipeline::{Arrival, Started, start},
@@ -34,12 +37,12 @@ use crate::{
 /// # Errors
 /// One that is not kept, or a query that does not fit.
 pub(in crate::play) async fn retrieve(
-    extract::State(kept): extract::State<Option<Arc<StoredResponses>>>,
-    extract::Path(id): extract::Path<String>,
+    State(state): SharedState,
+    Path(id): Path<String>,
     query: Query,
 ) -> Result<Response, ErrorResponse> {
     let retrieval = Retrieval::read(&query)?;
-    let kept = kept.ok_or_else(|| not_found(&id))?;
+    let kept = state.kept.as_ref().ok_or_else(|| not_found(&id))?;
     match retrieval.events_from {
         None => Ok(json(StatusCode::OK, kept.body(&id)?, HeaderMap::new())),
         Some(from) => Ok(events(kept.events(&id, from)?.map(|event| Ok(Frame::data(event))), HeaderMap::new())),
@@ -51,10 +54,10 @@ pub(in crate::play) async fn retrieve(
 /// # Errors
 /// One that is not kept or is over.
 pub(in crate::play) async fn cancel(
-    extract::State(kept): extract::State<Option<Arc<StoredResponses>>>,
-    extract::Path(id): extract::Path<String>,
+    State(state): SharedState,
+    Path(id): Path<String>,
 ) -> Result<JsonText, ErrorResponse> {
-    let kept = kept.ok_or_else(|| not_found(&id))?;
+    let kept = state.kept.as_ref().ok_or_else(|| not_found(&id))?;
     Ok(JsonText(kept.cancel(&id)?))
 }
 
@@ -62,10 +65,7 @@ pub(in crate::play) async fn cancel(
 ///
 /// # Errors
 /// Everything that the engine refuses before the first byte, and a miss where those are errors.
-pub(in crate::play) async fn answer(
-    extract::State(state): extract::State<Arc<ServerState>>,
-    arrival: Arrival,
-) -> Result<Response, ErrorResponse> {
+pub(in crate::play) async fn answer(State(state): SharedState, arrival: Arrival) -> Result<Response, ErrorResponse> {
     let (started, (request, messages)) = start(&state, arrival, read).await?;
     let head = head(&state, &started, &request);
     let kept = state.kept.as_ref().zip(messages);
@@ -150,7 +150,7 @@ fn in_background(kept: &StoredResponses, keeper: ResponseStore, making: Making) 
     let extra = making.started.headers.clone();
     let id = making.head.id.clone();
     let queued = queued_body(&making.request, &making.head);
-    let log = making.started.stream.then(EventLogWriter::new);
+    let log = making.started.stream.then(EventLogWriter::default);
     keeper.queue(queued.clone(), log.as_ref());
     let answer = match &log {
         Some(_) => events(kept.events(&id, 0)?.map(|event| Ok(Frame::data(event))), extra),

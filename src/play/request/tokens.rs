@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract;
+use axum::extract::State;
 use serde_json::{Map, Value};
 
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
         Truncation,
     },
     play::{
-        ServerState,
+        ServerState, SharedState,
         http::{ErrorResponse, JsonText},
         load::model::Model,
         request::{
@@ -27,7 +27,7 @@ use crate::{
 /// # Errors
 /// A request that the engine refuses, and text that the tokenizer fails on.
 pub(in crate::play) async fn tokenize(
-    extract::State(state): extract::State<Arc<ServerState>>,
+    State(state): SharedState,
     JsonBody { bytes: body, .. }: JsonBody,
 ) -> Result<JsonText, ErrorResponse> {
     let done = off_the_loop(state.weight_of(body.len()), move || {
@@ -59,7 +59,7 @@ pub(in crate::play) async fn tokenize(
 
 /// `/detokenize`
 pub(in crate::play) async fn detokenize(
-    extract::State(state): extract::State<Arc<ServerState>>,
+    State(state): SharedState,
     JsonBody { bytes: body, .. }: JsonBody,
 ) -> Result<JsonText, ErrorResponse> {
     let done = off_the_loop(body.len(), move || {

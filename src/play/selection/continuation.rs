@@ -93,7 +93,7 @@ fn begun_records(
         return None;
     }
     let query = MatchQuery { hashes, ..*query };
-    let is_behind = matches!(wanted.beginning, AnswerBeginning::Behind);
+    let is_behind = matches!(wanted.prompt.beginning, AnswerBeginning::Behind);
     if let Some(record) = named {
         // Its prompt may be another one, as long as the recorded one, whose length is certain where it was hashed.
         let kept = replay.records.get(record).filter(|kept| kept.prompt_hash().is_some())?;
@@ -110,9 +110,9 @@ fn begun_records(
 
 /// The prompt before an answer that may have begun, or with it.
 fn prompt_before<'a>(wanted: &PromptQuery<'a>) -> Option<(&'a [u32], &'a crate::text::prompt::PromptHashes)> {
-    match wanted.beginning {
+    match &wanted.prompt.beginning {
         AnswerBeginning::None => None,
-        AnswerBeginning::Behind => Some((wanted.prompt, wanted.hashes)),
+        AnswerBeginning::Behind => Some((&wanted.prompt.ids, &wanted.prompt.hashes)),
         AnswerBeginning::Message(open) => Some((&open.prompt, &open.hashes)),
     }
 }
@@ -136,7 +136,7 @@ impl<'a> AnswerSearch<'a> {
         let prompt = prompt.get(..begun.prompt_tokens)?;
         let made = || {
             let count = usize::try_from(kept.output_tokens()).unwrap_or(usize::MAX);
-            let mut tokens = in_place_of(state, &PromptQuery { prompt, ..*wanted }, 0, count);
+            let mut tokens = in_place_of(state, wanted, prompt, 0, count);
             (0..count).map_while(|at| tokens.take(at)).collect()
         };
         let ids = kept.ids().map_or_else(|| Cow::Owned(made()), Cow::Borrowed);
@@ -148,7 +148,7 @@ impl<'a> AnswerSearch<'a> {
         let stop = Arc::new(StopStrings::new(&self.wanted.request.stop));
         let parsed = self.wanted.parsed.map(ParsedBy::stepwise);
         let fresh = || ShownText::new(self.state, self.wanted.request, parsed.as_ref(), &stop, self.prompt);
-        let begun = match (self.wanted.beginning, self.behind()) {
+        let begun = match (&self.wanted.prompt.beginning, self.behind()) {
             (AnswerBeginning::Message(open), _) => ShownText::after_text(fresh, &self.ids, &open.content)?,
             (_, []) => return None,
             (_, behind) if self.ids.starts_with(behind) => {
@@ -173,7 +173,7 @@ impl<'a> AnswerSearch<'a> {
 
     /// The prompt's tokens behind that of the record.
     fn behind(&self) -> &'a [u32] {
-        self.wanted.prompt.get(self.prompt.len()..).unwrap_or_default()
+        self.wanted.prompt.ids.get(self.prompt.len()..).unwrap_or_default()
     }
 
     /// The text of some tokens behind the prompt, with which they become other tokens than those that a model chose.
@@ -205,10 +205,10 @@ pub(super) fn difference(
     consumption: &Consumption,
 ) -> Option<ContinuationDifference> {
     let (request_id, choices, model) = (wanted.request_id, wanted.choices, Some(wanted.model));
-    let query = MatchQuery { request_id, hashes: wanted.hashes, choices, choices_before: 0, model };
+    let query = MatchQuery { request_id, hashes: &wanted.prompt.hashes, choices, choices_before: 0, model };
     begun_records(replay, wanted, &query, consumption)?.into_iter().find_map(|begun| {
         let search = AnswerSearch::new(state, wanted, replay.records.get(begun.record)?, begun)?;
-        let delivered = match wanted.beginning {
+        let delivered = match &wanted.prompt.beginning {
             AnswerBeginning::Message(open) => open.content.clone(),
             AnswerBeginning::None | AnswerBeginning::Behind => {
                 let most = search.ids.len().saturating_mul(MOST_PER_TOKEN);

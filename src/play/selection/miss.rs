@@ -45,7 +45,7 @@ impl MissExplanation {
         let is_by_prompt = MatchBy::any_by_prompt(&replay.matcher.rules().order);
         let mut lines = vec![opening(replay, miss)];
         let mut detail = json!({"reason": miss.reason.name(), "trace": replay.name, "session": wanted.session.and_then(TraceSession::name).unwrap_or(DEFAULT_SESSION),
-            "blocks": miss.total_blocks, "prompt_tokens": wanted.prompt.len(),
+            "blocks": miss.total_blocks, "prompt_tokens": wanted.prompt.ids.len(),
             "match": replay.matcher.rules().order.iter().map(|by| by.name()).collect::<Vec<_>>(),
             "min_match": replay.matcher.rules().least.to_string()});
         let mut put =
@@ -65,7 +65,7 @@ impl MissExplanation {
                     "matched_blocks": nearest.matched_blocks}),
                 );
                 if miss.reason == MissReason::NoMatch {
-                    let text = text_at(state, wanted.prompt, first_token, block);
+                    let text = text_at(state, &wanted.prompt.ids, first_token, block);
                     let shown = text.as_deref().map(|text| format!(": '{text}'")).unwrap_or_default();
                     lines.push(format!(
                         "First difference: block {}, from token {first_token}{shown}",
@@ -78,7 +78,7 @@ impl MissExplanation {
                 }
             }
             None if !is_by_prompt => {}
-            None if wanted.prompt.len() < block => {
+            None if wanted.prompt.ids.len() < block => {
                 lines.push(format!(
                     "It is shorter than a block ({block} tokens): only a record of the same whole prompt matches."
                 ));

@@ -119,17 +119,24 @@ pub(in crate::play) fn plan(
     let parsed = ParsedBy::of(&state.model.parsers, request);
     let is_greedy = request.is_greedy(state.model.sampling.temperature);
     let requested = RequestedModel::of(state, request.model.as_deref());
+    let choices = usize::try_from(request.choices).unwrap_or(usize::MAX);
     let mut chosen = Vec::with_capacity(prompts.len());
     for (at, prompt) in prompts.iter().enumerate() {
         check_cancelled()?;
-        let wanted = wanted(request, request_id.as_deref(), prompt);
-        let choices_before = at.saturating_mul(wanted.choices).saturating_add(choices_before);
-        let model = state.asked_model(requested.recorded);
-        let (rules, parsed, session) = (rules.as_ref(), parsed.as_ref(), session.as_deref());
-        let errors = if at == 0 { errors.as_slice() } else { &[] };
-        let takes_any_model = state.takes_any_model(requested.recorded);
-        let wanted =
-            PromptQuery { rules, parsed, is_greedy, choices_before, model, takes_any_model, session, errors, ..wanted };
+        let wanted = PromptQuery {
+            request_id: request_id.as_deref(),
+            model: state.asked_model(requested.recorded),
+            takes_any_model: state.takes_any_model(requested.recorded),
+            choices,
+            choices_before: at.saturating_mul(choices).saturating_add(choices_before),
+            session: session.as_deref(),
+            errors: if at == 0 { &errors } else { &[] },
+            prompt: &prompt.read,
+            is_greedy,
+            rules: rules.as_ref(),
+            parsed: parsed.as_ref(),
+            request,
+        };
         chosen.push(scripts_of(state, &wanted)?);
     }
     let max_tokens = most_of_last(&prompts);
@@ -294,36 +301,4 @@ pub(in crate::play) fn weight_of(request: &GenerationRequest, prompts: &[Admitte
         .iter()
         .map(|prompt| choices.saturating_mul(tokens(prompt) as usize).saturating_add(scored(prompt)))
         .fold(stop, usize::saturating_add)
-}
-
-fn wanted<'a>(
-    request: &'a GenerationRequest,
-    request_id: Option<&'a str>,
-    prompt: &'a AdmittedPrompt,
-) -> PromptQuery<'a> {
-    let prompt = &prompt.read;
-    PromptQuery {
-        request_id,
-        model: "",
-        takes_any_model: false,
-        choices_before: 0,
-        session: None,
-        errors: &[],
-        prompt: &prompt.ids,
-        hashes: &prompt.hashes,
-        media: prompt.media.as_deref(),
-        echo: &prompt.echo,
-        choices: usize::try_from(request.choices).unwrap_or(usize::MAX),
-        max_tokens: prompt.max_tokens,
-        min_tokens: request.min_tokens,
-        seed: request.seed,
-        ignore_eos: request.ignore_eos,
-        rules: None,
-        logprobs: &request.logprobs,
-        parsed: None,
-        is_greedy: false,
-        thinking_budget: request.thinking_budget,
-        request,
-        beginning: &prompt.beginning,
-    }
 }

@@ -1,20 +1,17 @@
 //! What a prompt asks of the records, and what it gets.
 
-use std::sync::Arc;
-
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::HeaderMap;
 
 use crate::{
-    api::{GenerationRequest, LogprobsOptions, MaxTokens},
+    api::GenerationRequest,
     play::{
         generate::{choice::ChoiceScript, guided::GuidedRules, parse::ParsedBy},
         load::account::TraceSession,
         recorded::failure::RecordedFailure,
-        request::admitted::AnswerBeginning,
+        request::admitted::PromptRead,
     },
     recording::trace::PromptLogprobs,
-    replay::account::http::record_names,
-    text::prompt::PromptHashes,
+    replay::account::http::{put, record_names},
 };
 
 /// A prompt that looks for its records, with the parameters of its request.
@@ -24,41 +21,27 @@ pub(in crate::play) struct PromptQuery<'a> {
     pub(in crate::play) model: &'a str,
     /// True where the request names none, where several were recorded.
     pub(in crate::play) takes_any_model: bool,
-    /// Choices of the request's prompts before this one.
+    /// Choices of this prompt, and of the request's prompts before it.
+    pub(in crate::play) choices: usize,
     pub(in crate::play) choices_before: usize,
     /// Whose records are consumed.
     pub(in crate::play) session: Option<&'a TraceSession>,
     /// The recorded errors of its request, in replay order.
     pub(in crate::play) errors: &'a [usize],
-    pub(in crate::play) prompt: &'a [u32],
-    pub(in crate::play) hashes: &'a PromptHashes,
-    /// Hashes by which a record of the same media is found; `None` without media.
-    pub(in crate::play) media: Option<&'a PromptHashes>,
-    /// Tokens to repeat under [`Synthetic::Echo`](crate::play::Synthetic::Echo).
-    pub(in crate::play) echo: &'a Arc<[u32]>,
-    pub(in crate::play) choices: usize,
-    pub(in crate::play) max_tokens: MaxTokens,
-    pub(in crate::play) seed: Option<i64>,
+    pub(in crate::play) prompt: &'a PromptRead,
     /// True where the likeliest token is taken at each place, whatever the seed.
     pub(in crate::play) is_greedy: bool,
-    pub(in crate::play) ignore_eos: bool,
-    pub(in crate::play) min_tokens: u32,
     /// Constraints of made-up text.
     pub(in crate::play) rules: Option<&'a GuidedRules>,
-    /// Which log probabilities are sent.
-    pub(in crate::play) logprobs: &'a LogprobsOptions,
     /// Parser of the answer's text.
     pub(in crate::play) parsed: Option<&'a ParsedBy>,
-    /// Tokens that reasoning may have.
-    pub(in crate::play) thinking_budget: Option<i64>,
     pub(in crate::play) request: &'a GenerationRequest,
-    pub(in crate::play) beginning: &'a AnswerBeginning,
 }
 
 impl PromptQuery<'_> {
     /// Checks whether a request is one that could continue an answer.
     pub(in crate::play) fn may_continue(&self) -> bool {
-        self.choices == 1 && self.media.is_none() && !self.request.is_constrained()
+        self.choices == 1 && self.prompt.media.is_none() && !self.request.is_constrained()
     }
 }
 
@@ -86,14 +69,14 @@ pub(in crate::play) struct PromptScripts {
 pub(in crate::play) fn headers_of(chosen: &[PromptScripts], session: Option<&TraceSession>) -> HeaderMap {
     let records = record_names(chosen.iter().flat_map(|chosen| &chosen.records).map(usize::to_string));
     let mut headers = HeaderMap::new();
-    if let (false, Ok(value)) = (records.is_empty(), HeaderValue::from_str(&records)) {
-        headers.insert(HeaderName::from_static("x-vcr-record"), value);
+    if !records.is_empty() {
+        put(&mut headers, "x-vcr-record", &records);
     }
-    if let Some(Ok(by)) = chosen.first().map(|chosen| HeaderValue::from_str(&chosen.by)) {
-        headers.insert(HeaderName::from_static("x-vcr-match"), by);
+    if let Some(chosen) = chosen.first() {
+        put(&mut headers, "x-vcr-match", &chosen.by);
     }
-    if let Some(Ok(name)) = session.and_then(TraceSession::name).map(HeaderValue::from_str) {
-        headers.insert(HeaderName::from_static("x-vcr-session"), name);
+    if let Some(name) = session.and_then(TraceSession::name) {
+        put(&mut headers, "x-vcr-session", name);
     }
     headers
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::{
-    api::{ApiError, MaxTokens, StopReason},
+    api::{ApiError, StopReason},
     play::{
         ServerState,
         config::Unmatched,
@@ -14,6 +14,7 @@ use crate::{
         },
         load::{account::TraceSession, trace::LoadedTrace},
         recorded::{errors, failure::RecordedFailure},
+        request::admitted::most_tokens,
         selection::{
             continuation::{self, Continuation},
             miss::MissExplanation,
@@ -35,7 +36,7 @@ pub(in crate::play) fn scripts_of(state: &ServerState, wanted: &PromptQuery<'_>)
     let Some(replay) = &state.replay else { return Ok(made_up(state, wanted)) };
     let query = MatchQuery {
         request_id: wanted.request_id,
-        hashes: wanted.hashes,
+        hashes: &wanted.prompt.hashes,
         choices: wanted.choices,
         choices_before: u32::try_from(wanted.choices_before).unwrap_or(u32::MAX),
         model: Some(wanted.model),
@@ -66,7 +67,7 @@ pub(in crate::play) fn scripts_of(state: &ServerState, wanted: &PromptQuery<'_>)
     }
     let selected = session.with(|session| {
         let select = |query: &MatchQuery<'_>| replay.matcher.select(&session.consumption, query);
-        let by_media = wanted.media.and_then(|hashes| select(&MatchQuery { hashes, ..query }).ok());
+        let by_media = wanted.prompt.media.as_deref().and_then(|hashes| select(&MatchQuery { hashes, ..query }).ok());
         let selected = by_media.map_or_else(|| select(&query), Ok);
         session.count(&selected);
         selected
@@ -123,11 +124,11 @@ fn recorded(
     let by = described(&selection) + &from.unwrap_or_default();
     let mut chosen = PromptScripts { by, ..PromptScripts::default() };
     // A record that was found by its index, or that shares a prefix only, may have had a longer prompt.
-    let mut prompt_tokens = u32::try_from(wanted.prompt.len()).unwrap_or(u32::MAX);
+    let mut prompt_tokens = u32::try_from(wanted.prompt.ids.len()).unwrap_or(u32::MAX);
     for (choice, index) in selection.records.iter().cycle().take(wanted.choices).enumerate() {
         let Some(kept) = state.replay.as_ref().and_then(|replay| replay.records.get(*index)) else { continue };
         let mut record = kept.record();
-        if wanted.media.is_some() && kept.has_media() {
+        if wanted.prompt.media.is_some() && kept.has_media() {
             prompt_tokens = record.prompt_tokens;
             chosen.prompt_tokens = Some(prompt_tokens);
         }
@@ -136,7 +137,7 @@ fn recorded(
         chosen.failing_event = chosen.failing_event.or_else(|| record.error.take()?.body);
         chosen.scripts.push(script(state, wanted, (kept, record), choice, continuation.take()));
     }
-    let first = selection.records.first().filter(|_| wanted.logprobs.prompt.is_some());
+    let first = selection.records.first().filter(|_| wanted.request.logprobs.prompt.is_some());
     let first = first.and_then(|index| state.replay.as_ref()?.records.get(*index));
     chosen.prompt_logprobs = first.and_then(|record| record.prompt_logprobs());
     chosen.records = selection.records;
@@ -173,13 +174,13 @@ fn script(
         Some(ids) => ChoiceTokens::Known(ids),
         None => {
             let count = usize::try_from(record.output_tokens).unwrap_or(usize::MAX);
-            in_place_of(state, wanted, choice, count)
+            in_place_of(state, wanted, &wanted.prompt.ids, choice, count)
         }
     };
-    let (MaxTokens::Requested(most) | MaxTokens::Left(most)) = wanted.max_tokens;
+    let most = most_tokens(wanted.prompt.max_tokens);
     let schedule = Schedule::of(&record, state.pacing(), Some(most));
     let finish = finish(&record, last, state.model.tokenizer.eos_ids(), most);
-    let sends_logprobs = wanted.logprobs.sample.is_some() && last.is_some();
+    let sends_logprobs = wanted.request.logprobs.sample.is_some() && last.is_some();
     let logprobs = if sends_logprobs { kept.logprobs().map(Arc::new) } else { None };
     let breaks_off = record.outcome.is_some_and(Outcome::breaks_off);
     ChoiceScript { ids, schedule, finish, logprobs, begun, breaks_off }

@@ -9,12 +9,9 @@
 
 mod server_info;
 
-use std::{
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
-};
+use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
-use axum::{extract, response::Response};
+use axum::{extract::State, response::Response};
 use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
 use tokio::time::sleep as rest;
@@ -26,13 +23,12 @@ use crate::{
     },
     engine::scheduler::PauseState,
     play::{
-        ServerState,
+        ServerState, SharedState,
         endpoints::Endpoints,
         engine::Control,
         http::{ErrorResponse, JsonText, empty, json as json_answer},
         request::{
             admission::Pause,
-            development::Development,
             extract::{AnyBody, JsonBody, OptionalJson, ScaleOutEnabled},
         },
     },
@@ -59,8 +55,6 @@ pub(in super::super) const WORKER_METHODS: [&str; 8] = [
 
 /// Kinds of memory that can be given away.
 const MEMORY: [&str; 2] = ["weights", "kv_cache"];
-
-type Dev = extract::State<Arc<Development>>;
 
 pub(in super::super) fn endpoints(endpoints: Endpoints) -> Endpoints {
     endpoints
@@ -94,7 +88,7 @@ pub(in super::super) fn endpoints(endpoints: Endpoints) -> Endpoints {
 /// # Errors
 /// Not JSON, or no ids.
 pub(in super::super) async fn abort_tokens(
-    extract::State(dev): Dev,
+    State(state): SharedState,
     _: ScaleOutEnabled,
     AnyBody(body): AnyBody,
 ) -> Result<Response, ErrorResponse> {
@@ -103,7 +97,7 @@ pub(in super::super) async fn abort_tokens(
         None => id,
     };
     let ids: Vec<String> = development::abort_tokens(&body)?.into_iter().map(engine_id).collect();
-    dev.gate.abort_named(&ids);
+    state.dev.gate.abort_named(&ids);
     Ok(empty(StatusCode::OK))
 }
 
@@ -121,10 +115,7 @@ pub(in super::super) async fn is_scaling_elastic_ep() -> JsonText {
     JsonText(r#"{"is_scaling_elastic_ep":false}"#.to_owned())
 }
 
-async fn reset_prefix_cache(
-    extract::State(state): extract::State<Arc<ServerState>>,
-    query: Query,
-) -> Result<Response, ErrorResponse> {
+async fn reset_prefix_cache(State(state): SharedState, query: Query) -> Result<Response, ErrorResponse> {
     let is_reset = reset_cache(&state, development::reset(&query)?).await;
     Ok(ok(&json!({"success": is_reset})))
 }
@@ -133,64 +124,52 @@ async fn collective_rpc(AnyBody(body): AnyBody) -> Result<Response, ErrorRespons
     Ok(called(&development::collective_rpc(&body)?))
 }
 
-async fn server_info(
-    extract::State(state): extract::State<Arc<ServerState>>,
-    query: Query,
-) -> Result<Response, ErrorResponse> {
+async fn server_info(State(state): SharedState, query: Query) -> Result<Response, ErrorResponse> {
     development::server_info(&query)?;
     Ok(ok(&server_info::page(&state)))
 }
 
-async fn sleep(
-    extract::State(state): extract::State<Arc<ServerState>>,
-    query: Query,
-) -> Result<Response, ErrorResponse> {
+async fn sleep(State(state): SharedState, query: Query) -> Result<Response, ErrorResponse> {
     let (level, mode) = development::sleep(&query)?;
     fall_asleep(&state, level, mode).await;
     Ok(ok(&json!({"status": "sleeping", "level": level})))
 }
 
-async fn is_sleeping(extract::State(dev): Dev) -> Response {
-    ok(&json!({"is_sleeping": dev.is_asleep()}))
+async fn is_sleeping(State(state): SharedState) -> Response {
+    ok(&json!({"is_sleeping": state.dev.is_asleep()}))
 }
 
-async fn pause(
-    extract::State(state): extract::State<Arc<ServerState>>,
-    query: Query,
-) -> Result<Response, ErrorResponse> {
+async fn pause(State(state): SharedState, query: Query) -> Result<Response, ErrorResponse> {
     let (mode, clears) = development::pause(&query)?;
     pause_engine(&state, mode, clears).await;
     Ok(ok(&json!({"status": "paused"})))
 }
 
-async fn resume(extract::State(state): extract::State<Arc<ServerState>>) -> Response {
+async fn resume(State(state): SharedState) -> Response {
     go_on(&state).await;
     ok(&json!({"status": "resumed"}))
 }
 
-async fn is_paused(extract::State(dev): Dev) -> Response {
-    ok(&json!({"is_paused": dev.is_paused()}))
+async fn is_paused(State(state): SharedState) -> Response {
+    ok(&json!({"is_paused": state.dev.is_paused()}))
 }
 
-async fn get_world_size(
-    extract::State(state): extract::State<Arc<ServerState>>,
-    query: Query,
-) -> Result<Response, ErrorResponse> {
+async fn get_world_size(State(state): SharedState, query: Query) -> Result<Response, ErrorResponse> {
     let counts_ranks = development::world_size(&query)?;
     let world_size = if counts_ranks { state.metrics.ranks() } else { 1 };
     Ok(ok(&json!({"world_size": world_size})))
 }
 
-async fn weight_info(extract::State(dev): Dev) -> Response {
-    ok(&json!({"weight_version": dev.weight_version()}))
+async fn weight_info(State(state): SharedState) -> Response {
+    ok(&json!({"weight_version": state.dev.weight_version()}))
 }
 
 async fn update_weight_version(
-    extract::State(dev): Dev,
+    State(state): SharedState,
     OptionalJson(body): OptionalJson,
 ) -> Result<Response, ErrorResponse> {
     let version = development::new_version(&body)?;
-    dev.set_weight_version(&version);
+    state.dev.set_weight_version(&version);
     Ok(ok(&json!({"success": true, "new_version": version})))
 }
 
@@ -267,7 +246,7 @@ pub(in super::super) async fn go_on(state: &ServerState) {
     }
 }
 
-async fn wake_up(extract::State(state): extract::State<Arc<ServerState>>, query: Query) -> Response {
+async fn wake_up(State(state): SharedState, query: Query) -> Response {
     let tags = query.all("tags");
     let is_awake = awake(&state, &tags).await;
     let tags = if tags.is_empty() { Value::Null } else { json!(tags) };
@@ -293,7 +272,7 @@ pub(in super::super) async fn awake(state: &ServerState, tags: &[&str]) -> bool 
     is_awake
 }
 
-async fn release_kv_cache_memory(extract::State(state): extract::State<Arc<ServerState>>) -> Response {
+async fn release_kv_cache_memory(State(state): SharedState) -> Response {
     match release_cache_memory(&state).await {
         Ok(()) => ok(&json!({"status": "kv_cache_released"})),
         Err(needed) => failed(&format!(
@@ -333,8 +312,8 @@ fn called(method: &Value) -> Response {
     }
 }
 
-async fn abort_requests(extract::State(dev): Dev, AnyBody(body): AnyBody) -> Result<Response, ErrorResponse> {
-    let gate = &dev.gate;
+async fn abort_requests(State(state): SharedState, AnyBody(body): AnyBody) -> Result<Response, ErrorResponse> {
+    let gate = &state.dev.gate;
     let count = match development::abort_requests(&body)? {
         Abort::All => usize::try_from(gate.abort_all(AbortedBy::Server)).unwrap_or(usize::MAX),
         Abort::Named(ids) => {

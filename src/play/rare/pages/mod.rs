@@ -6,14 +6,12 @@
 
 mod openapi;
 
-use std::sync::Arc;
-
-use axum::{extract, response::Response};
+use axum::{extract::State, response::Response};
 
 use crate::{
     api::ApiError,
     play::{
-        ServerState,
+        ServerState, SharedState,
         endpoints::Endpoints,
         http::{ErrorResponse, JsonText, page},
     },
@@ -39,16 +37,16 @@ pub(in super::super) fn endpoints(endpoints: Endpoints) -> Endpoints {
         .serve("/docs/oauth2-redirect", || async { page(HTML, OAUTH2_REDIRECT.to_owned()) })
 }
 
-async fn open_api(extract::State(state): extract::State<Arc<ServerState>>) -> Result<JsonText, ErrorResponse> {
+async fn open_api(State(state): SharedState) -> Result<JsonText, ErrorResponse> {
     let page = openapi::page(&state.config, root(&state));
     Ok(page.map(JsonText).map_err(|error| ApiError::internal(error.to_string()))?)
 }
 
-async fn docs(extract::State(state): extract::State<Arc<ServerState>>) -> Response {
+async fn docs(State(state): SharedState) -> Response {
     page(HTML, DOCS.replace(ROOT, root(&state)))
 }
 
-async fn redoc(extract::State(state): extract::State<Arc<ServerState>>) -> Response {
+async fn redoc(State(state): SharedState) -> Response {
     page(HTML, REDOC.replace(ROOT, root(&state)))
 }
 
