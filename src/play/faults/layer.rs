@@ -98,13 +98,8 @@ struct ShownFaults {
     replied: RepliedFaults,
 }
 
-type RepliedFaults = Arc<Lock<Vec<(Arc<Fault>, ReplyOutcome)>>>;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ReplyOutcome {
-    Applied,
-    Unapplied,
-}
+/// Faults that are answers, and whether each was applied.
+type RepliedFaults = Arc<Lock<Vec<(Arc<Fault>, bool)>>>;
 
 impl ShownFaults {
     fn of(faulted: &FaultedRequest) -> Self {
@@ -114,9 +109,8 @@ impl ShownFaults {
     /// Those that the client got or may still get.
     fn now(self) -> FaultsOf {
         let replied = self.replied.lock();
-        let is_applied = |fault: &Arc<Fault>| {
-            replied.iter().any(|(it, outcome)| Arc::ptr_eq(it, fault) && *outcome == ReplyOutcome::Applied)
-        };
+        let is_applied =
+            |fault: &Arc<Fault>| replied.iter().any(|(it, is_applied)| *is_applied && Arc::ptr_eq(it, fault));
         let is_shown = |chosen: &&ChosenFault| match chosen.fault.kind {
             FaultKind::Reply(_) => is_applied(&chosen.fault),
             _ => chosen.is_certain(),
@@ -304,8 +298,7 @@ impl FaultedRequest {
     fn on_reply(&self, chosen: ChosenFault) -> OnReply {
         let (set, is_quiet, replied) = (self.set.clone(), self.served.is_some(), self.replied.clone());
         Arc::new(move |outcome| {
-            let applied = if outcome.is_ok() { ReplyOutcome::Applied } else { ReplyOutcome::Unapplied };
-            replied.lock().push((Arc::clone(&chosen.fault), applied));
+            replied.lock().push((Arc::clone(&chosen.fault), outcome.is_ok()));
             match outcome {
                 Ok(()) => note(&set, &chosen, is_quiet),
                 Err(reason) => note_unapplied(&set, &chosen, is_quiet, &reason),

@@ -6,7 +6,6 @@
 //! See docs/decisions/0122-faults-are-lines.md.
 
 mod admin;
-mod failures;
 mod file;
 mod layer;
 mod metrics_admin;
@@ -23,8 +22,7 @@ pub(super) use self::{
     quota::PromptTokens,
 };
 pub use self::{
-    failures::{FAILURE_TYPES, InjectedFailures},
     file::{FaultFileError, FaultLines},
     observed::{ServedChunk, ServedEnd, ServedKey, ServedLog, ServedResponse},
-    server::{ServerFaults, fault_of_record},
+    server::{FAILURE_TYPES, InjectedFailures, ServerFaults, fault_of_record},
 };

@@ -11,7 +11,7 @@ use std::{
 use http::{HeaderMap, Method};
 use tokio::sync::watch;
 
-use super::{failures::InjectedFailures, file::FaultLines, observed::ServedLog};
+use super::{file::FaultLines, observed::ServedLog};
 use crate::{
     api::ApiError,
     base::lock::Lock,
@@ -256,6 +256,42 @@ pub fn fault_of_record(written: &RecordFault) -> Result<Fault, String> {
     fault.selection.record = Some(written.record.clone());
     fault.selection.is_of_record = true;
     Ok(fault)
+}
+
+/// Kinds of failures by their names in llm-d-inference-sim, which are kinds of faults too.
+pub const FAILURE_TYPES: [&str; 6] =
+    ["rate_limit", "invalid_api_key", "context_length", "server_error", "invalid_request", "model_not_found"];
+
+/// Requests that fail, and how, in the words of llm-d-inference-sim: a percentage of them, and the kinds that they have.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InjectedFailures {
+    /// Percentage of requests.
+    pub percent: u8,
+    /// Names of [`FAILURE_TYPES`], each as often as the others; empty for all.
+    pub types: Vec<String>,
+}
+
+impl InjectedFailures {
+    /// The lines that stand for them. Each kind has the same share of the requests: a line sees only those that no line before it took.
+    ///
+    /// # Errors
+    /// A kind that is none.
+    pub(crate) fn lines(&self) -> Result<Vec<Fault>, String> {
+        let all = FAILURE_TYPES.map(str::to_owned);
+        let types = if self.types.is_empty() { all.as_slice() } else { self.types.as_slice() };
+        if let Some(other) = types.iter().find(|name| !all.contains(name)) {
+            return Err(format!("{other} is no type of failure: there are {}", FAILURE_TYPES.join(", ")));
+        }
+        let share = f64::from(self.percent) / 100.0 / types.iter().map(|_| 1.0).sum::<f64>();
+        let mut left = 1.0;
+        let mut lines = Vec::new();
+        for name in types.iter().filter(|_| self.percent > 0) {
+            let line = format!("{name} where rate={}", (share / left).min(1.0));
+            lines.push(line.parse::<Fault>().map_err(|error| error.to_string())?);
+            left -= share;
+        }
+        Ok(lines)
+    }
 }
 
 #[cfg(test)]

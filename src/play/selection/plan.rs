@@ -145,21 +145,16 @@ pub(in crate::play) fn plan(
     if let Some(failure) = chosen.iter_mut().find_map(|chosen| chosen.failure.take()) {
         return Ok(AnswerPlan::Failure(Box::new(Failing { failure, id: engine_id(request.api, &id), headers })));
     }
-    let tokens = chosen.iter().zip(&prompts).map(|(chosen, prompt)| tokens_of(chosen, prompt)).sum();
-    let shows_logprobs = parsed.as_ref().is_none_or(ParsedBy::sends_reasoning);
-    budget::check_whole(request, tokens, shows_logprobs)?;
+    check_size(request, &chosen, &prompts, parsed.as_ref())?;
     let class = class_of(state, &chosen);
     let cached = cache_use(state, request, &prompts, &chosen);
     let named = AnswerIdentity { id, model: requested.shown(state), at, cached, parsed, wants_values };
-    let records: Vec<usize> = chosen.iter().flat_map(|chosen| &chosen.records).copied().collect();
+    let record = chosen.iter().flat_map(|chosen| &chosen.records).next().copied();
     let mut answer = answer(state, request, prompts, chosen, &named).with_memory(memory);
     if let Some(engine) = &state.engine {
-        let parameters = RequestParameters {
-            data_parallel_rank: rank,
-            arrived: Some(at),
-            concurrency: state.replay.as_ref().map_or(1, |replay| replay.concurrency(records.first().copied())),
-            ..parameters(state, request, &named.id, session_id.as_deref(), &requested)
-        };
+        let concurrency = state.replay.as_ref().map_or(1, |replay| replay.concurrency(record));
+        let mut parameters = parameters(state, request, &named.id, session_id.as_deref(), &requested);
+        (parameters.data_parallel_rank, parameters.arrived, parameters.concurrency) = (rank, Some(at), concurrency);
         answer = answer.submit(engine, &parameters)?;
     }
     let id = engine_id(request.api, &named.id);
@@ -208,10 +203,19 @@ fn parameters(
     }
 }
 
-/// How many tokens the choices of a prompt have at most.
-fn tokens_of(chosen: &PromptScripts, prompt: &AdmittedPrompt) -> usize {
-    let most = usize::try_from(most_tokens(prompt.read.max_tokens)).unwrap_or(usize::MAX);
-    chosen.scripts.iter().map(|script| script.ids.len().min(most)).sum()
+/// Refuses a body that is certainly too large, by the most tokens that its choices have.
+fn check_size(
+    request: &GenerationRequest,
+    chosen: &[PromptScripts],
+    prompts: &[AdmittedPrompt],
+    parsed: Option<&ParsedBy>,
+) -> Result<(), ApiError> {
+    let tokens = |(chosen, prompt): (&PromptScripts, &AdmittedPrompt)| -> usize {
+        let most = usize::try_from(most_tokens(prompt.read.max_tokens)).unwrap_or(usize::MAX);
+        chosen.scripts.iter().map(|script| script.ids.len().min(most)).sum()
+    };
+    let tokens = chosen.iter().zip(prompts).map(tokens).sum();
+    budget::check_whole(request, tokens, parsed.is_none_or(ParsedBy::sends_reasoning))
 }
 
 /// Origin of a stream's deadlines; made-up tokens have none of their own.

@@ -5,9 +5,7 @@
 //! simulated engine they are its scheduler's, and its prefix cache is reset.
 //! Without effect: caches are reset without an engine (recorded figures stay), memory is released, workers are called
 //! (the known methods do nothing), weights are summed up (there are none). A transfer of weights is refused as by an engine
-//! that was started without one. `/server_info` has this server's configuration.
-
-mod server_info;
+//! that was started without one. `/server_info` has what this server has of the settings that the engine prints there, as an object always.
 
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
@@ -24,6 +22,7 @@ use crate::{
     engine::scheduler::PauseState,
     play::{
         ServerState, SharedState,
+        dialect::ENGINE_VERSION,
         endpoints::Endpoints,
         engine::Control,
         http::{ErrorResponse, JsonText, empty, json as json_answer},
@@ -126,7 +125,21 @@ async fn collective_rpc(AnyBody(body): AnyBody) -> Result<Response, ErrorRespons
 
 async fn server_info(State(state): SharedState, query: Query) -> Result<Response, ErrorResponse> {
     development::server_info(&query)?;
-    Ok(ok(&server_info::page(&state)))
+    Ok(ok(&json!({
+        "vllm_config": {
+            "model_config": {
+                "model": state.model.first_name(),
+                "served_model_name": state.model.names,
+                "tokenizer": state.model.tokenizer.name(),
+                "max_model_len": state.model.max_model_len,
+                "seed": state.config.seed,
+            },
+            "cache_config": {"block_size": state.block_size},
+            "parallel_config": {"world_size": 1},
+        },
+        "vllm_env": {"VLLM_SERVER_DEV_MODE": true},
+        "system_env": {"vllm_version": ENGINE_VERSION, "os": std::env::consts::OS},
+    })))
 }
 
 async fn sleep(State(state): SharedState, query: Query) -> Result<Response, ErrorResponse> {
