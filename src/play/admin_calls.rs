@@ -62,17 +62,11 @@ impl Middleware for CheckCaller {
 }
 
 /// Reads a body of at most so many bytes.
-///
-/// # Errors
-/// Where the body is larger or broke off.
 pub(super) async fn body_of(request: Request, most: usize) -> Result<Bytes, RefusedAdminCall> {
     read_body(request.into_body(), most).await.map_err(|error| RefusedAdminCall::wrong(error.message))
 }
 
 /// Reads a body of JSON.
-///
-/// # Errors
-/// Those of [`body_of`], and where it is no JSON.
 pub(super) async fn json_of(request: Request, most: usize) -> Result<Value, RefusedAdminCall> {
     let body = body_of(request, most).await?;
     serde_json::from_slice(&body).map_err(|error| RefusedAdminCall::wrong(format!("the body is no JSON: {error}")))

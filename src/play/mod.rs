@@ -56,7 +56,7 @@ mod settings;
 mod simulator;
 mod state;
 
-use self::state::{ServerState, SharedState};
+use self::state::{HandlerState, ServerState};
 pub use crate::play::{
     config::{
         AnswerOptions, Config, DEFAULT_BODY_LIMIT, DEFAULT_IDS, DEFAULT_MODEL_LEN, DEFAULT_RANDOM_TOKENS, Fingerprint,

@@ -67,9 +67,6 @@ impl Player {
     }
 
     /// The trace in the binary.
-    ///
-    /// # Errors
-    /// None that a test does not catch first.
     pub(crate) fn builtin_trace() -> Result<Trace, PlayError> {
         load::builtin::trace()
     }

@@ -49,7 +49,7 @@ pub struct Player {
 }
 
 /// What handlers take of it.
-pub(super) type SharedState = State<Arc<ServerState>>;
+pub(super) type HandlerState = State<Arc<ServerState>>;
 
 /// State that all requests share; nothing in it is locked across a wait.
 #[derive(Debug)]
@@ -104,9 +104,6 @@ pub(super) struct Work {
 
 impl ServerState {
     /// The state of a server before its first request.
-    ///
-    /// # Errors
-    /// A chat template or a configuration of generation that cannot be read.
     pub(super) fn new(config: Config, loaded: LoadedSources) -> Result<Self, PlayError> {
         let replay = loaded.replay.clone();
         let model = Arc::new(Model::new(&config, loaded)?);

@@ -68,18 +68,13 @@ impl BalancerState {
 
     fn chosen(&mut self) -> usize {
         let ranks = self.known.len().max(1);
-        let mut best = (f64::INFINITY, 0);
-        for rank in (0..ranks).map(|at| (self.start + at) % ranks) {
-            let score = self.score(rank);
-            if score < best.0 {
-                best = (score, rank);
-            }
-        }
-        if let Some(known) = self.known.get_mut(best.1) {
+        let by_score = |one: &usize, other: &usize| self.score(*one).total_cmp(&self.score(*other));
+        let best = (0..ranks).map(|at| (self.start + at) % ranks).min_by(by_score).unwrap_or(0);
+        if let Some(known) = self.known.get_mut(best) {
             known.waiting += 1.0;
         }
         self.start = (self.start + 1) % ranks;
-        best.1
+        best
     }
 }
 

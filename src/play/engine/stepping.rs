@@ -93,9 +93,6 @@ pub(super) struct SteppedRequest {
 
 impl Stepping {
     /// An engine without requests.
-    ///
-    /// # Errors
-    /// When the configuration contradicts itself.
     pub(super) fn new(
         scheduler: SchedulerConfig,
         kv_cache: KvCacheConfig,

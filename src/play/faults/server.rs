@@ -192,9 +192,6 @@ impl ServerFaults {
     }
 
     /// The faults that a request names itself, after those of the server.
-    ///
-    /// # Errors
-    /// A header that is no fault.
     pub(super) fn of_headers(&self, headers: &HeaderMap) -> Result<Vec<Fault>, ApiError> {
         if !self.by_header {
             return Ok(Vec::new());
@@ -273,9 +270,6 @@ pub struct InjectedFailures {
 
 impl InjectedFailures {
     /// The lines that stand for them. Each kind has the same share of the requests: a line sees only those that no line before it took.
-    ///
-    /// # Errors
-    /// A kind that is none.
     pub(crate) fn lines(&self) -> Result<Vec<Fault>, String> {
         let all = FAILURE_TYPES.map(str::to_owned);
         let types = if self.types.is_empty() { all.as_slice() } else { self.types.as_slice() };

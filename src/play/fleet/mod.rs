@@ -74,9 +74,6 @@ impl ServerParts {
     }
 
     /// A server with an engine, a cache and metrics of its own. Each replica draws other step times.
-    ///
-    /// # Errors
-    /// When the engine cannot start.
     fn server(&self, number: u32, slowdown: &Arc<Slowdown>) -> Result<Player, PlayError> {
         let place =
             ReplicaContext { replica: number, slowdown: Arc::clone(slowdown), lateness: Arc::clone(&self.lateness) };

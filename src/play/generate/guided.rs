@@ -49,9 +49,6 @@ impl GuidedRules {
 
 /// Reads the constraints of an answer's texts. Calls of tools that the request forces go before its own text, on a server
 /// that parses them.
-///
-/// # Errors
-/// 400 for what the engine refuses.
 pub(in crate::play) fn rules(
     state: &ServerState,
     request: &GenerationRequest,

@@ -22,17 +22,11 @@ const KNOWN: KnownTokenizer = KnownTokenizer { fingerprint: "b45055ee55878d63", 
 const CHAT_TEMPLATE: &str = include_str!("../../../traces/smollm2-135m/chat_template.jinja");
 
 /// The built-in trace.
-///
-/// # Errors
-/// None that a test does not catch first.
 pub(in crate::play) fn trace() -> Result<Trace, PlayError> {
     Ok(trace::read_bytes(TRACE_NAME, TRACE)?)
 }
 
 /// The built-in tokenizer: that of SmolLM2-135M-Instruct.
-///
-/// # Errors
-/// None that a test does not catch first.
 pub(in crate::play) fn tokenizer() -> Result<Tokenizer, PromptError> {
     Tokenizer::beside(&parts(&[]), KNOWN, || json().unwrap_or_default())
 }

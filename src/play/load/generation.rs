@@ -25,8 +25,6 @@ pub(in crate::play) struct SamplingDefaults {
 }
 
 impl SamplingDefaults {
-    /// # Errors
-    /// A directory without a readable `generation_config.json`.
     pub(in crate::play) fn load(config: &GenerationConfig, tokenizer: &Tokenizer) -> Result<Self, PlayError> {
         Ok(Self::read(&config.given(tokenizer)?))
     }

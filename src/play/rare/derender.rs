@@ -18,7 +18,7 @@ use crate::{
         },
     },
     play::{
-        ServerState, SharedState,
+        HandlerState, ServerState,
         generate::parse::ParsedBy,
         http::{ErrorResponse, JsonText, unix_seconds},
         request::{
@@ -40,11 +40,8 @@ const CONTEXT: usize = 4;
 const TAIL: usize = 7;
 
 /// `/derender` of chats and completions.
-///
-/// # Errors
-/// A request that the engine refuses: a body that does not fit, a model that is not served, more than it takes, tokens that are none.
 pub(in super::super) async fn answer(
-    State(state): SharedState,
+    State(state): HandlerState,
     _: ScaleOutEnabled,
     JsonBody { bytes, .. }: JsonBody,
     api: Api,
@@ -358,9 +355,6 @@ fn carried(state: StreamState, window: DecodeWindow) -> StreamState {
 }
 
 /// An id that a vocabulary could have.
-///
-/// # Errors
-/// 400 in the engine's words for others.
 fn token(id: i64) -> Result<u32, ApiError> {
     let size = if id < 0 { "small" } else { "large" };
     u32::try_from(id).map_err(|_| ApiError::bad_request(format!("number too {size} to fit in target type")))

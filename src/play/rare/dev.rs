@@ -21,7 +21,7 @@ use crate::{
     },
     engine::scheduler::PauseState,
     play::{
-        ServerState, SharedState,
+        HandlerState, ServerState,
         dialect::ENGINE_VERSION,
         endpoints::Endpoints,
         engine::Control,
@@ -83,11 +83,8 @@ pub(in super::super) fn endpoints(endpoints: Endpoints) -> Endpoints {
 }
 
 /// `/inference/v1/abort_requests`: ends token requests by the ids that their answers have.
-///
-/// # Errors
-/// Not JSON, or no ids.
 pub(in super::super) async fn abort_tokens(
-    State(state): SharedState,
+    State(state): HandlerState,
     _: ScaleOutEnabled,
     AnyBody(body): AnyBody,
 ) -> Result<Response, ErrorResponse> {
@@ -101,9 +98,6 @@ pub(in super::super) async fn abort_tokens(
 }
 
 /// `/scale_elastic_ep`, of which the known number of engines is accepted and nothing else happens.
-///
-/// # Errors
-/// A request that does not fit.
 pub(in super::super) async fn scale_elastic_ep(JsonBody { bytes, .. }: JsonBody) -> Result<JsonText, ErrorResponse> {
     let engines = development::engines(&bytes)?;
     Ok(JsonText(format!(r#"{{"message":"Scaled to {engines} data parallel engines"}}"#)))
@@ -114,7 +108,7 @@ pub(in super::super) async fn is_scaling_elastic_ep() -> JsonText {
     JsonText(r#"{"is_scaling_elastic_ep":false}"#.to_owned())
 }
 
-async fn reset_prefix_cache(State(state): SharedState, query: Query) -> Result<Response, ErrorResponse> {
+async fn reset_prefix_cache(State(state): HandlerState, query: Query) -> Result<Response, ErrorResponse> {
     let is_reset = reset_cache(&state, development::reset(&query)?).await;
     Ok(ok(&json!({"success": is_reset})))
 }
@@ -123,7 +117,7 @@ async fn collective_rpc(AnyBody(body): AnyBody) -> Result<Response, ErrorRespons
     Ok(called(&development::collective_rpc(&body)?))
 }
 
-async fn server_info(State(state): SharedState, query: Query) -> Result<Response, ErrorResponse> {
+async fn server_info(State(state): HandlerState, query: Query) -> Result<Response, ErrorResponse> {
     development::server_info(&query)?;
     Ok(ok(&json!({
         "vllm_config": {
@@ -142,43 +136,43 @@ async fn server_info(State(state): SharedState, query: Query) -> Result<Response
     })))
 }
 
-async fn sleep(State(state): SharedState, query: Query) -> Result<Response, ErrorResponse> {
+async fn sleep(State(state): HandlerState, query: Query) -> Result<Response, ErrorResponse> {
     let (level, mode) = development::sleep(&query)?;
     fall_asleep(&state, level, mode).await;
     Ok(ok(&json!({"status": "sleeping", "level": level})))
 }
 
-async fn is_sleeping(State(state): SharedState) -> Response {
+async fn is_sleeping(State(state): HandlerState) -> Response {
     ok(&json!({"is_sleeping": state.dev.is_asleep()}))
 }
 
-async fn pause(State(state): SharedState, query: Query) -> Result<Response, ErrorResponse> {
+async fn pause(State(state): HandlerState, query: Query) -> Result<Response, ErrorResponse> {
     let (mode, clears) = development::pause(&query)?;
     pause_engine(&state, mode, clears).await;
     Ok(ok(&json!({"status": "paused"})))
 }
 
-async fn resume(State(state): SharedState) -> Response {
+async fn resume(State(state): HandlerState) -> Response {
     go_on(&state).await;
     ok(&json!({"status": "resumed"}))
 }
 
-async fn is_paused(State(state): SharedState) -> Response {
+async fn is_paused(State(state): HandlerState) -> Response {
     ok(&json!({"is_paused": state.dev.is_paused()}))
 }
 
-async fn get_world_size(State(state): SharedState, query: Query) -> Result<Response, ErrorResponse> {
+async fn get_world_size(State(state): HandlerState, query: Query) -> Result<Response, ErrorResponse> {
     let counts_ranks = development::world_size(&query)?;
     let world_size = if counts_ranks { state.metrics.ranks() } else { 1 };
     Ok(ok(&json!({"world_size": world_size})))
 }
 
-async fn weight_info(State(state): SharedState) -> Response {
+async fn weight_info(State(state): HandlerState) -> Response {
     ok(&json!({"weight_version": state.dev.weight_version()}))
 }
 
 async fn update_weight_version(
-    State(state): SharedState,
+    State(state): HandlerState,
     OptionalJson(body): OptionalJson,
 ) -> Result<Response, ErrorResponse> {
     let version = development::new_version(&body)?;
@@ -259,7 +253,7 @@ pub(in super::super) async fn go_on(state: &ServerState) {
     }
 }
 
-async fn wake_up(State(state): SharedState, query: Query) -> Response {
+async fn wake_up(State(state): HandlerState, query: Query) -> Response {
     let tags = query.all("tags");
     let is_awake = awake(&state, &tags).await;
     let tags = if tags.is_empty() { Value::Null } else { json!(tags) };
@@ -285,7 +279,7 @@ pub(in super::super) async fn awake(state: &ServerState, tags: &[&str]) -> bool 
     is_awake
 }
 
-async fn release_kv_cache_memory(State(state): SharedState) -> Response {
+async fn release_kv_cache_memory(State(state): HandlerState) -> Response {
     match release_cache_memory(&state).await {
         Ok(()) => ok(&json!({"status": "kv_cache_released"})),
         Err(needed) => failed(&format!(
@@ -325,7 +319,7 @@ fn called(method: &Value) -> Response {
     }
 }
 
-async fn abort_requests(State(state): SharedState, AnyBody(body): AnyBody) -> Result<Response, ErrorResponse> {
+async fn abort_requests(State(state): HandlerState, AnyBody(body): AnyBody) -> Result<Response, ErrorResponse> {
     let gate = &state.dev.gate;
     let count = match development::abort_requests(&body)? {
         Abort::All => usize::try_from(gate.abort_all(AbortedBy::Server)).unwrap_or(usize::MAX),

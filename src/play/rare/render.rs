@@ -13,7 +13,7 @@ use crate::{
         token_in_out::{RenderRequest, Rendered},
     },
     play::{
-        ServerState, SharedState,
+        HandlerState, ServerState,
         generate::parse::ParsedBy,
         http::{ErrorResponse, JsonText},
         request::{
@@ -40,11 +40,8 @@ struct ReadRequest {
 }
 
 /// `/render`: the body is one token request, or a list of them of a completion.
-///
-/// # Errors
-/// As of the request itself, and a prompt without tokens.
 pub(in super::super) async fn answer(
-    State(state): SharedState,
+    State(state): HandlerState,
     _: ScaleOutEnabled,
     JsonBody { headers, bytes: body }: JsonBody,
     family: RequestFamily,

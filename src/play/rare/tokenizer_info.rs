@@ -9,7 +9,7 @@ use axum::extract::State;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    play::{SharedState, http::JsonText},
+    play::{HandlerState, http::JsonText},
     text::prompt::ChatTemplate,
 };
 
@@ -27,7 +27,7 @@ const LEFT_OUT: [&str; 6] = [
 ];
 
 /// `/tokenizer_info`
-pub(in super::super) async fn answer(State(state): SharedState) -> JsonText {
+pub(in super::super) async fn answer(State(state): HandlerState) -> JsonText {
     let model = &state.model;
     let template = model.chat_template().and_then(ChatTemplate::source);
     let is_local = Path::new(&model.root).is_absolute() || Path::new(&model.root).is_dir();

@@ -11,7 +11,7 @@ use crate::{
         token_in_out::{TokenEncoder, TokenRequest},
     },
     play::{
-        ServerState, SharedState,
+        HandlerState, ServerState,
         http::{ErrorResponse, json},
         request::{
             extract::{JsonBody, ScaleOutEnabled},
@@ -23,18 +23,12 @@ use crate::{
 type VariantAnswer = Result<Response, ErrorResponse>;
 
 /// An endpoint that needs a model.
-///
-/// # Errors
-/// Always.
 pub(in super::super) async fn unserved(_: JsonBody) -> ErrorResponse {
     ApiError::not_implemented("vllm-vcr does not serve this endpoint.").into()
 }
 
 /// `/v1/chat/completions/batch`
-///
-/// # Errors
-/// As a chat request, and what a batch cannot have.
-pub(in super::super) async fn batch(State(state): SharedState, arrival: Arrival) -> VariantAnswer {
+pub(in super::super) async fn batch(State(state): HandlerState, arrival: Arrival) -> VariantAnswer {
     let read = |state: &ServerState, body: &[u8]| {
         let request = batch_request(body, state.model.parsers.parses(), |model| state.check_model(model))?;
         Ok((request, ()))
@@ -46,19 +40,17 @@ pub(in super::super) async fn batch(State(state): SharedState, arrival: Arrival)
 }
 
 /// `/invocations`
-///
-/// # Errors
-/// As the family that the body is of, or that it is of none.
-pub(in super::super) async fn invoke(State(state): SharedState, arrival: Arrival) -> VariantAnswer {
+pub(in super::super) async fn invoke(State(state): HandlerState, arrival: Arrival) -> VariantAnswer {
     let (started, ()) = start(&state, arrival, |_, body| Ok((invocation(body)?, ()))).await?;
     Ok(respond(started).await?)
 }
 
 /// `/inference/v1/generate`
-///
-/// # Errors
-/// As a completion request.
-pub(in super::super) async fn tokens(State(state): SharedState, _: ScaleOutEnabled, arrival: Arrival) -> VariantAnswer {
+pub(in super::super) async fn tokens(
+    State(state): HandlerState,
+    _: ScaleOutEnabled,
+    arrival: Arrival,
+) -> VariantAnswer {
     let read = |_: &ServerState, body: &[u8]| {
         let request = TokenRequest::parse(body)?;
         Ok((request.completion()?, request))

@@ -25,9 +25,6 @@ use crate::{
 };
 
 /// Finds the recorded errors of a request, in replay order. `known` is the request's key where it was computed already.
-///
-/// # Errors
-/// 500 where that panicked.
 pub(in super::super) async fn errors_of(
     state: &ServerState,
     known: Option<RequestKey>,

@@ -5,7 +5,7 @@ use axum::{extract::State, response::Response};
 use serde_json::json;
 
 use crate::play::{
-    ServerState, SharedState,
+    HandlerState, ServerState,
     engine::Engine,
     http::{self, JsonText, empty, json as json_page, page as whole_page, streamed_page},
     load::adapters::Adapter,
@@ -13,18 +13,18 @@ use crate::play::{
 };
 
 /// `/version`.
-pub(in crate::play) async fn version(State(state): SharedState) -> JsonText {
+pub(in crate::play) async fn version(State(state): HandlerState) -> JsonText {
     JsonText(json!({"version": state.config.vllm_version.name()}).to_string())
 }
 
 /// `/health`: whether the server can answer: 503 once a simulated engine has ended by a defect, as where vLLM's has died.
-pub(in crate::play) async fn health(State(state): SharedState) -> Response {
+pub(in crate::play) async fn health(State(state): HandlerState) -> Response {
     let is_dead = state.engine.as_ref().is_some_and(|engine| engine.is_dead());
     empty(if is_dead { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK })
 }
 
 /// `/v1/models`: every served name, and the adapters.
-pub(in crate::play) async fn models(State(state): SharedState) -> JsonText {
+pub(in crate::play) async fn models(State(state): HandlerState) -> JsonText {
     let created = http::unix_seconds();
     let card = |name: &str, root: &str, parent: Option<&str>, max_model_len: Option<u32>| {
         let permission = json!({
@@ -55,12 +55,12 @@ pub(in crate::play) async fn kv_event_sources() -> JsonText {
 }
 
 /// `GET /metrics`.
-pub(in crate::play) async fn metrics(State(state): SharedState) -> Response {
+pub(in crate::play) async fn metrics(State(state): HandlerState) -> Response {
     whole_page(CONTENT_TYPE, state.overrides.apply(metrics_page(&state)))
 }
 
 /// Whatever else begins with `/metrics`, by any method.
-pub(in crate::play) async fn mounted_metrics(State(state): SharedState) -> Response {
+pub(in crate::play) async fn mounted_metrics(State(state): HandlerState) -> Response {
     streamed_page(MOUNTED_CONTENT_TYPE, state.overrides.apply(metrics_page(&state)))
 }
 
@@ -85,7 +85,7 @@ pub(in crate::play) fn metrics_page(state: &ServerState) -> String {
 }
 
 /// `/vcr/engine`: the state of the simulated engine, and what of it does not add up.
-pub(in crate::play) async fn engine(State(state): SharedState) -> Response {
+pub(in crate::play) async fn engine(State(state): HandlerState) -> Response {
     let Some(engine) = &state.engine else { return empty(StatusCode::NOT_FOUND) };
     match engine.snapshot().await.map(|snapshot| serde_json::to_string_pretty(&snapshot)) {
         Some(Ok(text)) => json_page(StatusCode::OK, text, HeaderMap::new()),
@@ -94,7 +94,7 @@ pub(in crate::play) async fn engine(State(state): SharedState) -> Response {
 }
 
 /// `/load`: requests in progress, where they are tracked.
-pub(in crate::play) async fn load(State(state): SharedState) -> JsonText {
+pub(in crate::play) async fn load(State(state): HandlerState) -> JsonText {
     let load = if state.config.server.load_tracking { state.metrics.load() } else { 0 };
     JsonText(json!({"server_load": load}).to_string())
 }

@@ -12,7 +12,7 @@ use crate::{
         anthropic::{MessageEncoder, MessagesRequest, SystemMessages, count_body, error_body},
     },
     play::{
-        ServerState, SharedState,
+        HandlerState, ServerState,
         http::{ErrorResponse, json as json_answer, recorded_headers},
         load::model::Model,
         request::{
@@ -32,7 +32,7 @@ use crate::{
 ///
 /// # Errors
 /// Errors of the framework; those of the handler have a body of this family.
-pub(in crate::play) async fn answer(State(state): SharedState, arrival: Arrival) -> Result<Response, ErrorResponse> {
+pub(in crate::play) async fn answer(State(state): HandlerState, arrival: Arrival) -> Result<Response, ErrorResponse> {
     Ok(message(&state, arrival).await.or_else(refusal)?)
 }
 
@@ -58,7 +58,7 @@ pub(in crate::play) fn refusal(refused: ApiError) -> Result<Response, ApiError> 
 }
 
 pub(in crate::play) async fn count(
-    State(state): SharedState,
+    State(state): HandlerState,
     JsonBody { bytes, .. }: JsonBody,
 ) -> Result<Response, ErrorResponse> {
     let counted = off_the_loop(bytes.len(), move || counted(&state, &MessagesRequest::parse_count(&bytes)?)).await;

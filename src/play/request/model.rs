@@ -10,7 +10,7 @@ use crate::{
         lora::{LoadAdapter, UnloadAdapter},
     },
     play::{
-        ServerState, SharedState,
+        HandlerState, ServerState,
         http::{ErrorResponse, untyped},
         load::adapters::Adapter,
         request::extract::JsonBody,
@@ -74,11 +74,8 @@ impl ServerState {
 }
 
 /// `/v1/load_lora_adapter`
-///
-/// # Errors
-/// A body that does not fit, a name that is taken, and a server without adapters.
 pub(in crate::play) async fn load_adapter(
-    State(state): SharedState,
+    State(state): HandlerState,
     JsonBody { bytes, .. }: JsonBody,
 ) -> Result<Response, ErrorResponse> {
     let request = LoadAdapter::parse(&bytes)?;
@@ -86,11 +83,8 @@ pub(in crate::play) async fn load_adapter(
 }
 
 /// `/v1/unload_lora_adapter`
-///
-/// # Errors
-/// A body that does not fit, and 404 for a name that is no adapter's.
 pub(in crate::play) async fn unload_adapter(
-    State(state): SharedState,
+    State(state): HandlerState,
     JsonBody { bytes, .. }: JsonBody,
 ) -> Result<Response, ErrorResponse> {
     Ok(done(state.adapters.unload(UnloadAdapter::parse(&bytes)?)?))

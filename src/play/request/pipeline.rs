@@ -32,7 +32,7 @@ use crate::{
     base::stats::StreamClass,
     net::server::BodyError,
     play::{
-        Player, ServerState, SharedState,
+        HandlerState, Player, ServerState,
         answer::{
             AnswerStream,
             collect::{Collected, collect},
@@ -145,11 +145,8 @@ pub(in crate::play) struct Started {
 }
 
 /// `/v1/chat/completions` and `/v1/completions`.
-///
-/// # Errors
-/// Everything that the engine refuses before the first byte, and a miss where those are errors.
 pub(in crate::play) async fn generate(
-    State(state): SharedState,
+    State(state): HandlerState,
     arrival: Arrival,
     api: Api,
 ) -> Result<Response, ErrorResponse> {
@@ -209,9 +206,6 @@ pub(in crate::play) async fn start<T: Send + 'static>(
 }
 
 /// Matches a request once and makes its answer ready.
-///
-/// # Errors
-/// The engine's last checks, and a miss where those are errors.
 async fn begin(state: &Arc<ServerState>, arrival: Arrival, validated: ValidatedRequest) -> Result<Started, ApiError> {
     let Arrival { headers, session, errors, at, clock, .. } = arrival;
     let ValidatedRequest { request, prompts, refused } = validated;
@@ -273,10 +267,6 @@ impl Started {
     }
 
     /// The body of an answer that is no stream, at the deadline of its last token.
-    ///
-    /// # Errors
-    /// 500 where the record ended in a failure of the engine, an ended connection where it broke off, 400 and 503 where the answer takes
-    /// too much.
     pub(in crate::play) async fn into_body(self) -> Result<Collected, ApiError> {
         collect(self.answer, self.at, self.wait).await
     }

@@ -102,9 +102,6 @@ fn again(known: &CachedRequest, state: &ServerState) -> Result<ValidatedRequest,
 }
 
 /// Room for each of the request's prompts.
-///
-/// # Errors
-/// 503 where there is too little.
 fn admitted(state: &ServerState, request: &GenerationRequest) -> Result<Vec<AdmissionPermit>, ApiError> {
     let admit = |_| state.metrics.admit(request.choices, state.config.server.max_queued);
     (0..request.prompts.count()).map(admit).collect()

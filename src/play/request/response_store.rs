@@ -115,17 +115,11 @@ impl StoreState {
 
 impl StoredResponses {
     /// A response as it is now.
-    ///
-    /// # Errors
-    /// One that is not kept.
     pub(in super::super) fn body(&self, id: &str) -> Result<String, ApiError> {
         self.0.lock().entries.get(id).map(|(_, entry)| entry.body.clone()).ok_or_else(|| not_found(id))
     }
 
     /// The conversation that goes on after a response.
-    ///
-    /// # Errors
-    /// One that is not kept.
     pub(in super::super) fn conversation(&self, id: &str) -> Result<Vec<Value>, ApiError> {
         let (body, messages) = {
             let inside = self.0.lock();
@@ -137,9 +131,6 @@ impl StoredResponses {
 
     /// The events of a response from a place on; a negative place counts from the end, as the engine's do. They end where
     /// no more will come, where the engine's reader would wait for ever; a response that was no stream has none.
-    ///
-    /// # Errors
-    /// One that is not kept.
     pub(in super::super) fn events(
         &self,
         id: &str,

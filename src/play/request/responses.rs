@@ -23,7 +23,7 @@ use crate::{
     },
     net::{server::BodyError, wire::EventBuffer},
     play::{
-        ServerState, SharedState,
+        HandlerState, ServerState,
         http::{ErrorResponse, JsonText, events, json, unix_seconds},
         request::{
             pipeline::{Arrival, Started, start},
@@ -33,11 +33,8 @@ use crate::{
 };
 
 /// `GET /v1/responses/{response_id}`
-///
-/// # Errors
-/// One that is not kept, or a query that does not fit.
 pub(in crate::play) async fn retrieve(
-    State(state): SharedState,
+    State(state): HandlerState,
     Path(id): Path<String>,
     query: Query,
 ) -> Result<Response, ErrorResponse> {
@@ -50,11 +47,8 @@ pub(in crate::play) async fn retrieve(
 }
 
 /// `POST /v1/responses/{response_id}/cancel`
-///
-/// # Errors
-/// One that is not kept or is over.
 pub(in crate::play) async fn cancel(
-    State(state): SharedState,
+    State(state): HandlerState,
     Path(id): Path<String>,
 ) -> Result<JsonText, ErrorResponse> {
     let kept = state.kept.as_ref().ok_or_else(|| not_found(&id))?;
@@ -62,10 +56,7 @@ pub(in crate::play) async fn cancel(
 }
 
 /// Answers a request for a response.
-///
-/// # Errors
-/// Everything that the engine refuses before the first byte, and a miss where those are errors.
-pub(in crate::play) async fn answer(State(state): SharedState, arrival: Arrival) -> Result<Response, ErrorResponse> {
+pub(in crate::play) async fn answer(State(state): HandlerState, arrival: Arrival) -> Result<Response, ErrorResponse> {
     let (started, (request, messages)) = start(&state, arrival, read).await?;
     let head = head(&state, &started, &request);
     let kept = state.kept.as_ref().zip(messages);
@@ -130,9 +121,6 @@ impl Making {
     }
 
     /// The whole response, which is kept.
-    ///
-    /// # Errors
-    /// 500 where the record ended in a failure of the engine.
     async fn body(self, keeper: Option<&ResponseStore>) -> Result<String, ApiError> {
         let body = self.started.in_family(ResponseEncoder::new(self.request, self.head)).into_body().await?.text;
         if let Some(keeper) = keeper {
@@ -143,9 +131,6 @@ impl Making {
 }
 
 /// Makes a response while its client goes on: answers at once, or with events that the client may leave.
-///
-/// # Errors
-/// None while responses are kept.
 fn in_background(kept: &StoredResponses, keeper: ResponseStore, making: Making) -> Result<Response, ApiError> {
     let extra = making.started.headers.clone();
     let id = making.head.id.clone();

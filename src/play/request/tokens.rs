@@ -11,7 +11,7 @@ use crate::{
         Truncation,
     },
     play::{
-        ServerState, SharedState,
+        HandlerState, ServerState,
         http::{ErrorResponse, JsonText},
         load::model::Model,
         request::{
@@ -23,11 +23,8 @@ use crate::{
 };
 
 /// `/tokenize`
-///
-/// # Errors
-/// A request that the engine refuses, and text that the tokenizer fails on.
 pub(in crate::play) async fn tokenize(
-    State(state): SharedState,
+    State(state): HandlerState,
     JsonBody { bytes: body, .. }: JsonBody,
 ) -> Result<JsonText, ErrorResponse> {
     let done = off_the_loop(state.weight_of(body.len()), move || {
@@ -59,7 +56,7 @@ pub(in crate::play) async fn tokenize(
 
 /// `/detokenize`
 pub(in crate::play) async fn detokenize(
-    State(state): SharedState,
+    State(state): HandlerState,
     JsonBody { bytes: body, .. }: JsonBody,
 ) -> Result<JsonText, ErrorResponse> {
     let done = off_the_loop(body.len(), move || {
@@ -76,9 +73,6 @@ pub(in crate::play) async fn detokenize(
 }
 
 /// Refuses ids that the tokenizer does not have, as the engine does.
-///
-/// # Errors
-/// 400 naming the first such id.
 pub(in crate::play) fn check_vocabulary(tokenizer: &Tokenizer, ids: &[u32]) -> Result<(), ApiError> {
     match ids.iter().find(|id| **id >= tokenizer.model_vocabulary()) {
         Some(id) => Err(ApiError::bad_request(format!("Token id {id} is out of vocabulary"))),
@@ -114,9 +108,6 @@ pub(in crate::play) fn chat_ids(
 }
 
 /// The last message as an answer of the same role repeats it; empty where it is of another role.
-///
-/// # Errors
-/// 400 where the messages cannot be rendered.
 pub(in crate::play) fn last_content(model: &Model, chat: &ChatPrompt) -> Result<String, ApiError> {
     if !chat.ends_with_answer() || chat.token_ids.is_some() {
         return Ok(String::new());
@@ -170,9 +161,6 @@ pub(in crate::play) fn is_timeless(model: &Model, chat: &ChatPrompt) -> bool {
 }
 
 /// One prompt of a completion as ids.
-///
-/// # Errors
-/// 400 where the tokenizer fails on it.
 pub(in crate::play) fn prompt_ids(
     model: &Model,
     input: &PromptInput,

@@ -57,9 +57,6 @@ enum SocketSide {
 }
 
 /// Starts the thread, once the sockets listen. It ends with the engine.
-///
-/// # Errors
-/// An endpoint that is wrong or in use.
 pub(super) fn start(
     config: &KvEventsConfig,
     shared: Arc<PublisherState>,

@@ -11,7 +11,7 @@ use axum::{extract::State, response::Response};
 use crate::{
     api::ApiError,
     play::{
-        ServerState, SharedState,
+        HandlerState, ServerState,
         endpoints::Endpoints,
         http::{ErrorResponse, JsonText, page},
     },
@@ -37,16 +37,16 @@ pub(in super::super) fn endpoints(endpoints: Endpoints) -> Endpoints {
         .serve("/docs/oauth2-redirect", || async { page(HTML, OAUTH2_REDIRECT.to_owned()) })
 }
 
-async fn open_api(State(state): SharedState) -> Result<JsonText, ErrorResponse> {
+async fn open_api(State(state): HandlerState) -> Result<JsonText, ErrorResponse> {
     let page = openapi::page(&state.config, root(&state));
     Ok(page.map(JsonText).map_err(|error| ApiError::internal(error.to_string()))?)
 }
 
-async fn docs(State(state): SharedState) -> Response {
+async fn docs(State(state): HandlerState) -> Response {
     page(HTML, DOCS.replace(ROOT, root(&state)))
 }
 
-async fn redoc(State(state): SharedState) -> Response {
+async fn redoc(State(state): HandlerState) -> Response {
     page(HTML, REDOC.replace(ROOT, root(&state)))
 }
 

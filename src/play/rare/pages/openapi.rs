@@ -18,9 +18,6 @@ const SCALE_OUT_PAGE: &[u8] = include_bytes!("openapi-scale-out.json.gz");
 const SCHEMA: &str = "#/components/schemas/";
 
 /// The page's text.
-///
-/// # Errors
-/// None that a test does not catch first.
 pub(super) fn page(config: &Config, root: &str) -> Result<String, TraceError> {
     let packed = if config.scale_out { SCALE_OUT_PAGE } else { PAGE };
     let unpacked = trace::gunzip("the page of the API", packed)?;
