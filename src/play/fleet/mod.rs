@@ -395,6 +395,8 @@ mod tests {
             std::future::pending::<()>().await;
         };
         tokio::select! {
+            // The time passes once the faults are followed.
+            biased;
             seen = seen => assert_eq!(seen, [Life::Dead, Life::Alive]),
             () = follow(&faults, &controls) => {}
             () = late => {}
