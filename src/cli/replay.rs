@@ -51,7 +51,7 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
         });
         let slo = args.slo.unwrap_or_default();
         let results = Arc::new(Results::new(&workload, slo, args.warmup.unwrap_or_default(), args.check));
-        let (planned, tokenizer) = (number(plan.requests()), inputs::tokenizer(&args)?);
+        let (planned, tokenizer) = (plan.requests() as u64, inputs::tokenizer(&args)?);
         let mut configuration = setup(&args)?;
         let inputs = RunInputs::of(&workload, &configuration, planned, args.seed);
         configuration.rules = workload.rules.clone();
@@ -195,10 +195,6 @@ fn setup(args: &ReplayArgs) -> Result<Drive, Failure> {
         duration: args.duration,
         threads: threads.unwrap_or(NonZeroUsize::MIN),
     })
-}
-
-fn number(count: usize) -> u64 {
-    u64::try_from(count).unwrap_or(u64::MAX)
 }
 
 impl From<WorkloadError> for Failure {

@@ -6,7 +6,11 @@ use clap::Args;
 
 use crate::{
     base::units::parse_duration,
-    cli::{failure::Failure, output, values::one_of},
+    cli::{
+        failure::Failure,
+        output,
+        values::{one_of, within},
+    },
     engine::{
         kv_cache::{HashAlgorithm, KvCacheConfig},
         scheduler::{SchedulerConfig, SchedulerConfigError, SchedulingPolicy},
@@ -97,7 +101,7 @@ pub(in crate::cli) struct SteppingArgs {
     #[arg(long, group = "@engine", value_name = "DURATION", value_parser = parse_duration)]
     pub(in crate::cli) prefill_time_std_dev: Option<Duration>,
     /// How many times longer everything takes with --max-num-seqs requests than with one.
-    #[arg(long, group = "@engine", value_name = "X", value_parser = factor)]
+    #[arg(long, group = "@engine", value_name = "X", value_parser = within(1.0..=1000.0, "a factor from 1 to 1000 is needed, such as 1.5"))]
     pub(in crate::cli) time_factor_under_load: Option<f64>,
 }
 
@@ -126,11 +130,6 @@ fn blocks(text: &str) -> Result<NonZeroU32, String> {
         return Err("a number from 2 on is needed: one block is never used, as in vLLM".to_owned());
     }
     Ok(blocks)
-}
-
-fn factor(text: &str) -> Result<f64, String> {
-    let factor = text.parse().ok().filter(|factor| (1.0..=1000.0).contains(factor));
-    factor.ok_or_else(|| "a factor from 1 to 1000 is needed, such as 1.5".to_owned())
 }
 
 /// Requests that run at once by default, as in vLLM on most GPUs.

@@ -5,6 +5,7 @@ use std::{fmt, path::PathBuf, time::Duration};
 use serde::Serialize;
 
 use crate::{
+    base::stats::nearest_quantile,
     engine::{
         kv_cache::KvCacheConfig,
         offline::{self, Job, RequestTimeline},
@@ -220,10 +221,8 @@ impl FitLatencies {
     }
 }
 
-#[allow(clippy::cast_possible_truncation)] // a place in a list
 fn share(sorted: &[f64], share: f64) -> f64 {
-    let at = (sorted.len().saturating_sub(1) as f64 * share).round() as usize;
-    sorted.get(at).copied().unwrap_or(0.0)
+    nearest_quantile(sorted, share).unwrap_or_default()
 }
 
 fn mean(values: &[f64]) -> f64 {

@@ -100,16 +100,15 @@ impl ProveCase {
 
     /// Edits that are not about where writes end.
     pub(crate) fn edits_of_bytes(&self) -> Vec<String> {
-        let is_cut = |edit: &&String| {
-            let name = edit.split([':', ' ']).next().unwrap_or_default();
-            ["split", "merge", "drip", "split-at"].contains(&name)
-        };
+        let is_cut = |edit: &&String| ["split", "merge", "drip", "split-at"].contains(&edit_kind(edit));
         self.edits.iter().filter(|edit| !is_cut(edit)).cloned().collect()
     }
 
     /// Returns true if something happens at a place of the stream, between its events.
     pub(crate) fn has_places(&self) -> bool {
-        self.edits.iter().any(|edit| is_placed(edit))
+        let is_placed =
+            |edit: &String| FAILURES.iter().chain(&["huge-line", "keep-alive"]).any(|name| edit.starts_with(name));
+        self.edits.iter().any(is_placed)
     }
 
     /// Returns true if it ends only when the client gives up: a stall for ever.
@@ -119,17 +118,15 @@ impl ProveCase {
 
     /// The kinds of its edits, which distinguish cases of one sort from others.
     pub(crate) fn sort(&self) -> String {
-        let kinds = self.edits.iter().map(|edit| edit.split([':', ' ']).next().unwrap_or_default());
-        let mut kinds: Vec<&str> = kinds.collect();
-        if self.cuts.is_some() {
-            kinds.push("split-at");
-        }
+        let cut = self.cuts.as_ref().map(|_| "split-at");
+        let kinds: Vec<&str> = self.edits.iter().map(|edit| edit_kind(edit)).chain(cut).collect();
         if kinds.is_empty() { "as it is".to_owned() } else { kinds.join("+") }
     }
 }
 
-fn is_placed(edit: &str) -> bool {
-    FAILURES.iter().chain(&["huge-line", "keep-alive"]).any(|name| edit.starts_with(name))
+/// The kind of a fault, by its line.
+pub(super) fn edit_kind(edit: &str) -> &str {
+    edit.split([':', ' ']).next().unwrap_or_default()
 }
 
 /// Every recut of every stream once.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::{
-    cases::{CaseKind, ProveCase, RandomCuts, failures, pairs, recuts},
+    cases::{CaseKind, ProveCase, RandomCuts, edit_kind, failures, pairs, recuts},
     checks::{FailedCheck, ProveCheck},
     client::ReceivedEnd,
     gateway::{FirstRequest, GatewayError, offered},
@@ -242,7 +242,7 @@ impl Proving<'_> {
         let is_mixed = runs.iter().any(|run| run.failure_of(ProveCheck::Isolation).is_some());
         let first = runs.iter().find(|run| !run.failed.is_empty()).and_then(|run| run.failed.first().cloned());
         let failed = runs.iter().filter(|run| !run.failed.is_empty()).count();
-        self.count(ProveCheck::Isolation, number(runs.len()), number(failed));
+        self.count(ProveCheck::Isolation, runs.len(), failed);
         let Some(first) = first else { return Ok(()) };
         let few = FEW_TOGETHER.map(str::to_owned);
         let check = if is_mixed { ProveCheck::Isolation } else { first.check };
@@ -266,7 +266,7 @@ impl Proving<'_> {
             writes: failure.writes().len(),
             streams: smallest.len(),
             what,
-            cases: number(failed),
+            cases: failed as u64,
             script: String::new(),
         };
         self.push(failure, check, &all);
@@ -277,12 +277,12 @@ impl Proving<'_> {
     fn add(&mut self, runs: Vec<CaseRun>, about: &[ProveCheck]) {
         for check in about.iter().filter(|check| self.plan.only.contains(check)) {
             let failed = runs.iter().filter(|run| run.failure_of(*check).is_some()).count();
-            self.count(*check, number(runs.len()), number(failed));
+            self.count(*check, runs.len(), failed);
         }
         // A failed stream whose events changed before the failure counts as a stream, where that is requested.
         if !about.contains(&ProveCheck::Stream) {
             let changed = runs.iter().filter(|run| run.failure_of(ProveCheck::Stream).is_some()).count();
-            self.count(ProveCheck::Stream, 0, number(changed));
+            self.count(ProveCheck::Stream, 0, changed);
         }
         for run in runs {
             self.proof.silent_cuts += u64::from(run.is_silent_cut);
@@ -293,9 +293,10 @@ impl Proving<'_> {
         }
     }
 
-    fn count(&mut self, check: ProveCheck, cases: u64, failed: u64) {
+    fn count(&mut self, check: ProveCheck, cases: usize, failed: usize) {
         for result in self.proof.checks.iter_mut().filter(|result| result.check == check) {
-            (result.cases, result.failed) = (result.cases + cases, result.failed + failed);
+            result.cases += cases as u64;
+            result.failed += failed as u64;
         }
     }
 
@@ -327,7 +328,7 @@ impl Proving<'_> {
     /// Adds a failure in its smallest form; returns false if it is one that is there already.
     fn add_shrunk(&mut self, Shrunk { run, is_repeated }: &Shrunk, check: ProveCheck, count: u64) -> bool {
         let faults = run.case.lines(self.prover.pause_ms);
-        let kinds = |lines: &[String]| lines.iter().map(|line| kind(line).to_owned()).collect::<Vec<_>>();
+        let kinds = |lines: &[String]| lines.iter().map(|line| edit_kind(line).to_owned()).collect::<Vec<_>>();
         let is_same = |failure: &&mut ProvenFailure| {
             // What fails beside others only is one stream disturbing another.
             let is_mixed = !is_repeated && failure.check == ProveCheck::Isolation;
@@ -375,11 +376,6 @@ fn explains(small: &ProveCase, other: &ProveCase) -> bool {
         && small.edits.iter().all(|edit| other.edits.contains(edit))
 }
 
-/// The kind of a fault's line.
-fn kind(line: &str) -> &str {
-    line.split([':', ' ']).next().unwrap_or_default()
-}
-
 /// The name of an endpoint in reports.
 #[must_use]
 pub fn endpoint_name(endpoint: Endpoint) -> &'static str {
@@ -390,8 +386,4 @@ pub fn endpoint_name(endpoint: Endpoint) -> &'static str {
         Endpoint::Responses => "responses",
         Endpoint::Embeddings | Endpoint::Other => "other",
     }
-}
-
-fn number(count: usize) -> u64 {
-    u64::try_from(count).unwrap_or(u64::MAX)
 }

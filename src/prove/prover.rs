@@ -14,7 +14,7 @@ use super::{
     checks::{CompareRules, FailedCheck, ProveCheck, TrueStream, is_silent_cut},
     client::{ReceivedEnd, ReceivedStream, StreamClient},
     events::ReadEvents,
-    ground_truth::{ECHO, Extras, GroundStream, request},
+    ground_truth::{ECHO, GroundStream, request},
     marker::marker,
 };
 use crate::{
@@ -119,10 +119,7 @@ impl Prover {
 
     async fn run_one(&self, case: ProveCase, marker: String) -> CaseRun {
         let ground = self.streams.get(case.stream);
-        let extras = ground.map_or_else(Extras::default, |ground| Extras {
-            tools: ground.tools.clone(),
-            has_logprobs: ground.has_logprobs,
-        });
+        let extras = ground.map(|ground| ground.extras.clone()).unwrap_or_default();
         let request = Bytes::from(request(case.endpoint, &self.rules.model, &marker, &extras).to_string());
         let client = if case.stalls() { self.client.with_silence(self.stall) } else { self.client.clone() };
         let received = client.post(case.endpoint.path().unwrap_or("/"), request.clone()).await;

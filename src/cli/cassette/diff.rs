@@ -56,7 +56,7 @@ pub(in crate::cli) enum DiffWhat {
 pub(in crate::cli) fn run(args: &DiffArgs) -> Result<ExitCode, Failure> {
     let found = args.differing()?;
     output::print(&args.text(&found))?;
-    Ok(if found.is_empty() { ExitCode::SUCCESS } else { Exit::No.into() })
+    Ok(Exit::unless(found.is_empty()))
 }
 
 /// Two records that differ, or one that has no other.

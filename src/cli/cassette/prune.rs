@@ -68,7 +68,7 @@ pub(in crate::cli) fn run(args: &PruneArgs) -> Result<ExitCode, Failure> {
             remove(&mut cassette, &removed)?;
         }
     }
-    Ok(if args.check && changes { Exit::No.into() } else { ExitCode::SUCCESS })
+    Ok(Exit::unless(!args.check || !changes))
 }
 
 /// Reads the unused records of a report, from a file or from stdin (`-`).

@@ -10,7 +10,7 @@ use crate::{
         failure::Failure,
         output,
         stepping::{self, ModelLength, OwnTimes, SteppingArgs, count, model_length},
-        values::{one_of, share},
+        values::{one_of, share, within},
     },
     engine::{
         kv_cache::KvCacheConfig,
@@ -44,7 +44,7 @@ pub(in crate::cli) struct SimulateArgs {
     #[arg(long, help_heading = "Router", value_name = "N", default_value = "64")]
     pub(in crate::cli) balance_abs_threshold: u32,
     /// The factor for --balance-abs-threshold.
-    #[arg(long, help_heading = "Router", value_name = "X", default_value = "1.5", value_parser = factor)]
+    #[arg(long, help_heading = "Router", value_name = "X", default_value = "1.5", value_parser = within(1.0..=1e6, "a factor from 1 on is needed, such as 1.5"))]
     pub(in crate::cli) balance_rel_threshold: f64,
     /// How many times faster than recorded requests arrive.
     #[arg(long, help_heading = "Workload", value_name = "X", default_value = "1")]
@@ -92,11 +92,6 @@ pub(in crate::cli) struct SimulateArgs {
     pub(in crate::cli) stepping: SteppingArgs,
 }
 
-fn factor(text: &str) -> Result<f64, String> {
-    let factor = text.parse().ok().filter(|factor| (1.0..=1e6).contains(factor));
-    factor.ok_or_else(|| "a factor from 1 on is needed, such as 1.5".to_owned())
-}
-
 /// Tokens that the cache holds by default, whatever its blocks are: 16384 blocks of 16.
 const CACHED_TOKENS: usize = 262_144;
 
@@ -119,7 +114,12 @@ fn simulation(args: &SimulateArgs, schedule: &ArrivalSchedule) -> Result<Simulat
     let [profile, ..] = PROFILES;
     Ok(Simulation {
         replicas: usize::try_from(args.replicas).unwrap_or(usize::MAX),
-        policy: policy(args),
+        policy: args.router,
+        balance: Balance {
+            cache_threshold: args.cache_threshold,
+            abs_threshold: args.balance_abs_threshold,
+            rel_threshold: args.balance_rel_threshold,
+        },
         scheduler: scheduler(args, &kv_cache)?,
         kv_cache,
         times: stepping::times(&args.stepping, &own)?.unwrap_or(StepTimes::Profile(profile)),
@@ -129,17 +129,6 @@ fn simulation(args: &SimulateArgs, schedule: &ArrivalSchedule) -> Result<Simulat
         slo: args.slo,
         seed: args.seed,
     })
-}
-
-fn policy(args: &SimulateArgs) -> RouterPolicy {
-    match args.router {
-        RouterPolicy::Prefix(_) => RouterPolicy::Prefix(Balance {
-            cache_threshold: args.cache_threshold,
-            abs_threshold: args.balance_abs_threshold,
-            rel_threshold: args.balance_rel_threshold,
-        }),
-        other => other,
-    }
 }
 
 /// The limits of a step. No request may be longer than the cache, for it would never run.

@@ -7,7 +7,6 @@ use tokio::{task::spawn_blocking, time::interval};
 use crate::{
     base::one_line::counted,
     cli::{failure::Failure, output, redaction::shown, runtime},
-    recording::cassette::AnswersError,
     replay::player::{AnswerRules, CassettePlayer},
 };
 
@@ -19,12 +18,6 @@ pub(in crate::cli) fn load(files: &[PathBuf]) -> Result<Option<Arc<AnswerRules>>
     match files {
         [] => Ok(None),
         files => Ok(Some(AnswerRules::load(files.to_vec())?)),
-    }
-}
-
-impl From<AnswersError> for Failure {
-    fn from(error: AnswersError) -> Self {
-        Self::input(shown(&error.to_string()))
     }
 }
 

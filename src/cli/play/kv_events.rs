@@ -6,7 +6,11 @@ use clap::Args;
 use serde::Deserialize;
 
 use crate::{
-    cli::{failure::Failure, output, values::one_of},
+    cli::{
+        failure::Failure,
+        output,
+        values::{json, one_of},
+    },
     engine::kv_events::{EventEncoding, EventHashes},
     play::KvEventsConfig,
 };
@@ -17,7 +21,7 @@ use crate::{
 pub(in crate::cli) struct KvEventsArgs {
     /// Publishes KV events over ZeroMQ as vLLM does, with its fields in JSON: enable_kv_cache_events, publisher (zmq or null), endpoint,
     /// replay_endpoint, buffer_steps, hwm, max_queue_size, topic. Needs --engine.
-    #[arg(long, value_name = "JSON", value_parser = fields)]
+    #[arg(long, value_name = "JSON", value_parser = json::<KvEventsFields>(NEEDED))]
     pub(in crate::cli) kv_events_config: Option<KvEventsFields>,
     /// Publishes KV events, without JSON.
     #[arg(long)]
@@ -59,11 +63,8 @@ pub(in crate::cli) enum PublisherKind {
     Zmq,
 }
 
-fn fields(text: &str) -> Result<KvEventsFields, String> {
-    serde_json::from_str(text).map_err(|error| {
-        format!("{error}; an object of vLLM's KVEventsConfig is needed, such as {{\"enable_kv_cache_events\":true}}")
-    })
-}
+/// An example for those who write something else.
+const NEEDED: &str = "; an object of vLLM's KVEventsConfig is needed, such as {\"enable_kv_cache_events\":true}";
 
 /// Batches that wait for a subscriber, which cannot be set otherwise.
 const HIGH_WATER_MARK: u64 = 100_000;

@@ -48,6 +48,11 @@ pub(in crate::cli) fn files(paths: &[PathBuf], how: &dyn Fn(&Path) -> String) ->
     Ok(files)
 }
 
+/// The cassettes of all paths; a folder stands for its own.
+pub(in crate::cli) fn cassettes(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    files(paths, &|_| "name cassettes, or a folder of cassettes".to_owned())
+}
+
 /// A file that is played twice would have each of its records twice.
 pub(in crate::cli) fn once(files: &[PathBuf]) -> Result<(), Failure> {
     let mut known = HashSet::new();

@@ -261,6 +261,19 @@ fn forked(fork: &Fork) -> Value {
     std::iter::once(("at".to_owned(), json!(fork.played + 1))).chain(model).collect()
 }
 
+/// The top of a new cassette: who records it, and what is redacted in it.
+pub(in crate::cli) fn header_of(redaction: &RedactionArgs, what: &RedactWhat) -> Header {
+    let by = ("by".to_owned(), concat!("vllm-vcr ", env!("CARGO_PKG_VERSION")).into());
+    let redact = Redact {
+        is_off: what.is_off,
+        keys: redaction.redact_key.clone(),
+        patterns: redaction.redact_pattern.clone(),
+        places: what.places.clone(),
+        shapes: what.shapes.clone(),
+    };
+    Header { recorded: Map::from_iter([by]), redact, ..Header::default() }
+}
+
 /// The top of a new cassette: what was typed, beside what an old one holds.
 fn header(
     args: &CassetteArgs,
@@ -268,26 +281,16 @@ fn header(
     old: Option<Header>,
     (now, fork): (&ServerEnvironment, Option<&(Fork, PathBuf)>),
 ) -> Header {
-    let mut recorded = Map::new();
-    recorded.insert("by".to_owned(), concat!("vllm-vcr ", env!("CARGO_PKG_VERSION")).into());
-    recorded.extend(now.fields());
-    recorded.extend(fork.map(|(fork, _)| ("fork".to_owned(), forked(fork))));
-    let typed = Header {
-        recorded,
+    let mut typed = Header {
         matching: matching::header_names(&args.matching),
         ignore: args.ignore.iter().map(ToString::to_string).collect(),
         scrub: args.scrub.iter().map(ToString::to_string).collect(),
         match_headers: args.match_header.clone(),
-        redact: Redact {
-            is_off: what.is_off,
-            keys: redaction.redact_key.clone(),
-            patterns: redaction.redact_pattern.clone(),
-            places: what.places.clone(),
-            shapes: what.shapes.clone(),
-        },
         tags: args.tag.clone(),
-        clock: None,
+        ..header_of(redaction, what)
     };
+    typed.recorded.extend(now.fields());
+    typed.recorded.extend(fork.map(|(fork, _)| ("fork".to_owned(), forked(fork))));
     typed.over(old.unwrap_or_default())
 }
 

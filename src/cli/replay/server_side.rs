@@ -18,7 +18,7 @@ use crate::{
         scheduler::SchedulerConfig,
         step_clock::{PROFILES, StepTimes},
     },
-    inspect::{self, ArrivalSchedule, RouterPolicy, Simulation},
+    inspect::{self, ArrivalSchedule, Balance, RouterPolicy, Simulation},
     net::upstream::{UpstreamOptions, UpstreamUrl},
 };
 
@@ -114,6 +114,7 @@ fn simulated(schedule: &ArrivalSchedule, replicas: usize, block_size: usize, num
     let simulation = Simulation {
         replicas,
         policy: RouterPolicy::RoundRobin,
+        balance: Balance::default(),
         scheduler: SchedulerConfig { max_num_batched_tokens: scheduler.usual_batched_tokens(), ..scheduler },
         kv_cache: KvCacheConfig { block_size, num_gpu_blocks, ..KvCacheConfig::default() },
         times: StepTimes::Profile(profile),

@@ -4,12 +4,13 @@ use std::{num::NonZeroU32, path::Path};
 
 use serde_json::{Map, Value, json};
 
-use super::{FlagValues, GivenFlags, SimulatorFlag, given::is_yaml, is_true, rows};
+use super::{GivenFlags, SimulatorFlag, given::is_yaml, is_true, row_of};
 use crate::{
     base::units::parse_duration,
     cli::{
         failure::Failure,
         stepping::{count, model_length},
+        vllm_flags::ValueCount,
     },
 };
 
@@ -88,9 +89,8 @@ impl Meaning {
     /// Flags that do not depend on others.
     fn rows(&mut self, given: &GivenFlags) -> Result<(), Failure> {
         for (&name, values) in &given.flags {
-            let Some(row) = rows().iter().find(|row| row.name == name) else { continue };
-            let SimulatorFlag { becomes, note, .. } = row;
-            let is_switch = row.values == FlagValues::Switch;
+            let Some(SimulatorFlag { becomes, note, values: count, .. }) = row_of(name) else { continue };
+            let is_switch = *count == ValueCount::None;
             let is_off = is_switch && !values.last().map_or(Ok(true), |value| is_true(name, value))?;
             match *becomes {
                 _ if is_off || values.is_empty() => {}

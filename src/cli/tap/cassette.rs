@@ -26,7 +26,7 @@ use crate::{
         player::{CassettePlayer, Fork, OnMiss, ServerEnvironment, StartedServer},
         timing::Pacing,
     },
-    tap::{Setup, Tap, TapReport, UpstreamRoute, mcp::stand_for},
+    tap::{Setup, Tap, UpstreamRoute, mcp::stand_for},
 };
 
 /// Proxies, plays and records in the chosen mode, until a signal or until the command ends.
@@ -97,7 +97,9 @@ pub(in crate::cli) fn serve(
         let mut child = child::start(&command, &environment)?;
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
-        note_end(&tap.serve(listener, stop).await?);
+        let report = tap.serve(listener, stop).await?;
+        conclude::note_cut(report.cut);
+        report.mcp.iter().for_each(|recorded| output::warn(&servers::missing(recorded)));
         conclude(&cassette_player, close(Arc::clone(&cassette_player), cassettes).await?, code)
     })
 }
@@ -127,12 +129,6 @@ async fn close(cassette_player: Arc<CassettePlayer>, cassettes: CassetteArgs) ->
         conclude::cassettes(&cassette_player, &cassette_player.report(None), None, &cassettes, &concerns)
     });
     closing.await.map_err(Failure::environment)?
-}
-
-/// Prints what happened at the end.
-fn note_end(report: &TapReport) {
-    conclude::note_cut(report.cut);
-    report.mcp.iter().for_each(|recorded| output::warn(&servers::missing(recorded)));
 }
 
 /// Formats what the tap is in front of besides the upstream.

@@ -19,12 +19,9 @@ use crate::{
         upstream::{UpstreamOptions, UpstreamUrl},
     },
     play::load_tokenizer,
-    recording::{
-        redaction::RulesError,
-        trace::{CreateMode, RotationLimits},
-    },
+    recording::trace::{CreateMode, RotationLimits},
     tap::{ContentRecording, Deployment, Filter, Setup, TapConfig, UpstreamRoute},
-    text::prompt::{HashKey, HashKeyError, IdPermutation, Tokenizer},
+    text::prompt::{HashKey, IdPermutation, Tokenizer},
 };
 
 /// A vocabulary that no model's is larger than, where it is not known.
@@ -141,17 +138,5 @@ fn upstreams(typed: Vec<UpstreamRoute>) -> Result<(UpstreamUrl, Vec<UpstreamRout
             "--upstream: {} of them have no path, model or name; exactly one must have none, for all other requests",
             several.len()
         ))),
-    }
-}
-
-impl From<RulesError> for Failure {
-    fn from(error: RulesError) -> Self {
-        Self::usage(error)
-    }
-}
-
-impl From<HashKeyError> for Failure {
-    fn from(error: HashKeyError) -> Self {
-        Self::input(error)
     }
 }

@@ -62,7 +62,7 @@ impl<'a> SimulatedFleet<'a> {
         Ok(Self {
             schedule,
             simulation,
-            router: Router::new(simulation.policy, *seed),
+            router: Router::new(simulation.policy, simulation.balance, *seed),
             in_flight: vec![0; replicas.len()],
             replicas,
             measured: FleetMeasurements::new(simulation.slo),
