@@ -63,13 +63,15 @@ pub(in crate::cli) struct ConformArgs {
     timeout: Duration,
 }
 
-/// What is compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum ConformProfile {
-    /// Answers of vLLM.
-    Vllm,
-    /// What an endpoint picker reads.
-    Picker,
+base::named! {
+    /// What is compared.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+    pub(in crate::cli) enum ConformProfile {
+        /// Answers of vLLM.
+        Vllm = "vllm",
+        /// What an endpoint picker reads.
+        Picker = "picker",
+    }
 }
 
 /// Checks a server and prints what was found.
@@ -78,8 +80,7 @@ pub(in crate::cli) fn run(args: ConformArgs) -> Result<ExitCode, Failure> {
         let (model, checks) = shutdown.unless_requested(checks(&args), "everything was checked").await?;
         let hold = checks.iter().filter(|check| check.holds(args.strict)).count();
         let holds = hold == checks.len();
-        let profiles = args.profile.iter().filter_map(ValueEnum::to_possible_value);
-        let profiles: Vec<String> = profiles.map(|profile| profile.get_name().to_owned()).collect();
+        let profiles: Vec<&str> = args.profile.iter().map(|profile| profile.name()).collect();
         let json = || {
             json!({
                 "target": args.target.to_string(), "profile": profiles, "model": model, "strict": args.strict,

@@ -16,7 +16,7 @@ use crate::{
 const MOST_SHOWN: usize = 2000;
 
 /// Exit code other than 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Exit {
     /// The check failed.

@@ -160,12 +160,9 @@ fn setup(args: &ReplayArgs) -> Result<Drive, Failure> {
             out.display()
         )));
     }
-    for (name, text) in &args.header {
-        if HeaderValue::from_str(text).is_err() {
-            return Err(Failure::usage(format!(
-                "--header {name}: the value has characters that are not allowed in a header"
-            )));
-        }
+    if let Some((name, _)) = args.header.iter().find(|(_, text)| HeaderValue::from_str(text).is_err()) {
+        let message = format!("--header {name}: the value has characters that are not allowed in a header");
+        return Err(Failure::usage(message));
     }
     let mut headers = args.header.clone();
     if args.api_key.as_ref().is_some_and(|key| HeaderValue::from_str(&key.0).is_err()) {

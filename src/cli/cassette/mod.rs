@@ -163,39 +163,26 @@ pub(in crate::cli) fn new_cassette(path: &Path, taken: ExistingCassette) -> Resu
     }
 }
 
-/// Defects of cassettes.
-#[derive(Debug, Clone, Copy, Default)]
-struct CassetteFaults {
-    has_secrets: bool,
-    has_warnings: bool,
-}
-
 /// Exits with [`Exit::BadInput`] for secrets, with [`Exit::No`] for what has no effect. Of several files all are checked, also where
 /// one of them cannot be read.
 fn validate(args: &SecretsArgs) -> Result<ExitCode, Failure> {
     let rules = redaction::rules(&args.redaction)?;
     let files = files(&args.files)?;
-    let (mut all, mut unreadable) = (CassetteFaults::default(), None);
+    let (mut worst, mut unreadable) = (None, None);
     for file in &files {
         match validate_one(file, &rules) {
             Ok((report, wrong)) => {
                 output::print(&report)?;
-                all.has_secrets |= wrong.has_secrets;
-                all.has_warnings |= wrong.has_warnings;
+                worst = worst.max(wrong);
             }
             Err(failure) if files.len() == 1 => return Err(failure),
             Err(failure) => unreadable = Some(failure.report()),
         }
     }
-    Ok(match (unreadable, all) {
-        (Some(code), _) => code,
-        (None, CassetteFaults { has_secrets: true, .. }) => Exit::BadInput.into(),
-        (None, CassetteFaults { has_warnings: true, .. }) => Exit::No.into(),
-        (None, _) => ExitCode::SUCCESS,
-    })
+    Ok(unreadable.or(worst.map(Exit::into)).unwrap_or_default())
 }
 
-fn validate_one(file: &Path, rules: &RedactionRules) -> Result<(String, CassetteFaults), Failure> {
+fn validate_one(file: &Path, rules: &RedactionRules) -> Result<(String, Option<Exit>), Failure> {
     let cassette = cassette::load(file)?;
     player::check_top(&cassette)?;
     let mut report = String::new();
@@ -203,7 +190,7 @@ fn validate_one(file: &Path, rules: &RedactionRules) -> Result<(String, Cassette
     // That a record was edited is no mistake.
     let warnings: Vec<&String> =
         cassette.warnings.iter().filter(|warning| !warning.contains(" was edited: ")).collect();
-    let wrong = CassetteFaults { has_secrets: !secrets.is_empty(), has_warnings: !warnings.is_empty() };
+    let wrong = if secrets.is_empty() { (!warnings.is_empty()).then_some(Exit::No) } else { Some(Exit::BadInput) };
     warnings.into_iter().for_each(|warning| report.push_str(&format!("{}\n", one_line(&shown(warning)))));
     secrets.iter().for_each(|secret| report.push_str(&format!("secret: {}\n", one_line(secret))));
     let notes = lint::notes(&cassette).into_iter().chain(player::not_put_back(&cassette));

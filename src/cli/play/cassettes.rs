@@ -13,14 +13,17 @@ use crate::{
         output,
         play::{answers, args::PlayArgs, config, model},
         player::{
-            self, PlayerSettings, TappedServers,
+            self, PlayerSettings,
             admin::{self, AdminApi, AdminAt},
         },
     },
     net::upstream::{UpstreamOptions, UpstreamUrl},
     play::{Synthetic, load_tokenizer},
     recording::cassette::is_cassette,
-    replay::player::{CassettePlayer, OnMiss, PROBE, ServerEnvironment, tokenizer_name},
+    replay::{
+        matching::requests::MatchPolicy,
+        player::{CassettePlayer, OnMiss, PROBE, PlayerConfig, ServerEnvironment, tokenizer_name},
+    },
     text::prompt::SpecialTokens,
 };
 
@@ -62,18 +65,19 @@ impl Played {
         servers::hide_headers(&args.mcp.upstream_header, &mut args.redaction);
         let settings = PlayerSettings {
             paths: &paths,
-            upstream: args.upstream.clone(),
-            pacing: if answers.is_some() { config::written_pacing(args) } else { config::pacing(args) },
-            answers,
-            on_miss,
+            base: PlayerConfig {
+                upstream: args.upstream.clone(),
+                pacing: if answers.is_some() { config::written_pacing(args) } else { config::pacing(args) },
+                answers,
+                on_miss,
+                matching: MatchPolicy { min_match: args.min_match.unwrap_or_default(), ..MatchPolicy::default() },
+                ..PlayerConfig::default()
+            },
             is_strict: args.strict,
-            min_match: args.min_match.unwrap_or_default(),
             admin,
             redaction: &args.redaction,
-            reach: UpstreamOptions::default(),
             environment: ServerEnvironment::default(),
             mcp: Some(&args.mcp),
-            tapped: TappedServers::default(),
             fork: None,
         };
         let cassette_player = player::cassette_player(&args.cassettes, settings)?;

@@ -94,7 +94,8 @@ pub(super) fn default_file(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
 
 /// Formats the command that records a cassette, with the command that was typed.
 pub(super) fn how_to_record(args: &CassetteArgs, settings: &PlayerSettings<'_>) -> impl Fn(&Path) -> String + use<> {
-    let upstream = settings.upstream.as_ref().map_or_else(|| "http://localhost:8000".to_owned(), ToString::to_string);
+    let upstream =
+        settings.base.upstream.as_ref().map_or_else(|| "http://localhost:8000".to_owned(), ToString::to_string);
     let command: Vec<String> = args.command.iter().map(|word| shell_word(word)).collect();
     let command = if command.is_empty() { "COMMAND".to_owned() } else { command.join(" ") };
     move |path| {

@@ -56,9 +56,13 @@ pub(super) fn of(
     meaning.rows(given)?;
     if has_name {
         meaning.server(given);
-        meaning.variables(given, &variable);
+        if let Some(model) = variable("SIM_MODEL") {
+            meaning.usual(given, "model", model);
+        }
     }
-    meaning.source(given);
+    if !given.flags.contains_key("mode") && !SOURCES.iter().any(|source| given.has(source)) {
+        meaning.set("synthetic", "random");
+    }
     meaning.latencies(given)?;
     meaning.engine(given)?;
     meaning.cache(given, variable("POD_IP").as_deref())?;
@@ -130,18 +134,6 @@ impl Meaning {
             if !given.has(switch) {
                 self.flag(switch);
             }
-        }
-    }
-
-    fn variables(&mut self, given: &GivenFlags, variable: &dyn Fn(&str) -> Option<String>) {
-        if let Some(model) = variable("SIM_MODEL") {
-            self.usual(given, "model", model);
-        }
-    }
-
-    fn source(&mut self, given: &GivenFlags) {
-        if !given.flags.contains_key("mode") && !SOURCES.iter().any(|source| given.has(source)) {
-            self.set("synthetic", "random");
         }
     }
 

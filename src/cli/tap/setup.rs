@@ -9,10 +9,7 @@ use crate::{
         gateway,
         mcp::servers,
         redaction,
-        tap::{
-            args::{PrivacyArgs, TapArgs},
-            engine_core::TapUpstream,
-        },
+        tap::{args::TapArgs, engine_core::TapUpstream},
     },
     net::{
         server::{ClientCertificates, Tls, TlsFiles},
@@ -99,7 +96,13 @@ pub(in crate::cli) fn setup(args: TapArgs) -> Result<Setup, Failure> {
         amends: !args.selection.ask_nothing,
         mcp: servers::servers(&args.mcp)?,
         mcp_commands: args.mcp.mcp_stdio,
-        content: content(&args.privacy)?,
+        content: ContentRecording {
+            text: args.privacy.record_text,
+            requests: args.privacy.record_requests,
+            logprobs: args.privacy.record_logprobs,
+            incomplete_ids: false,
+            rules: redaction::rules(&args.privacy.redaction)?,
+        },
         deployment: Deployment {
             gpu: args.deployment.gpu,
             tensor_parallel: args.deployment.tensor_parallel_size.map(std::num::NonZeroU32::get),
@@ -110,16 +113,6 @@ pub(in crate::cli) fn setup(args: TapArgs) -> Result<Setup, Failure> {
         commit: Some(build::COMMIT.to_owned()),
         threads: args.network.threads.or_else(|| thread::available_parallelism().ok()),
         ..Setup::from(config)
-    })
-}
-
-fn content(args: &PrivacyArgs) -> Result<ContentRecording, Failure> {
-    Ok(ContentRecording {
-        text: args.record_text,
-        requests: args.record_requests,
-        logprobs: args.record_logprobs,
-        incomplete_ids: false,
-        rules: redaction::rules(&args.redaction)?,
     })
 }
 
