@@ -120,7 +120,7 @@ async fn sweeper(args: &SweepArgs) -> Result<Sweeper, Failure> {
     }
     let plan = SweepPlan {
         canary,
-        cells: sampled(cells, usize::try_from(args.cells).unwrap_or(usize::MAX), args.seed),
+        cells: sampled(cells, args.cells as usize, args.seed),
         model: args.gateway.model.clone(),
         compare: args.compare,
         has_usage: !args.without_usage,

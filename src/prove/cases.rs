@@ -77,6 +77,11 @@ pub(crate) struct ProveCase {
 }
 
 impl ProveCase {
+    /// A case of a stream with the places that its edits have.
+    pub(super) fn new((stream, endpoint): (usize, Endpoint), kind: CaseKind, edits: &[impl ToString]) -> Self {
+        Self { stream, endpoint, kind, edits: edits.iter().map(ToString::to_string).collect(), cuts: None }
+    }
+
     /// The lines that make it happen, as [`Fault`] takes them, without conditions. Cuts are so long after each other.
     pub(crate) fn lines(&self, pause_ms: u64) -> Vec<String> {
         let mut lines = self.edits.clone();
@@ -131,15 +136,9 @@ pub(super) fn edit_kind(edit: &str) -> &str {
 
 /// Every recut of every stream once.
 pub(super) fn recuts(streams: &[GroundStream]) -> Vec<ProveCase> {
-    let case = |(stream, endpoint): (usize, Endpoint), edits: &[&str]| ProveCase {
-        stream,
-        endpoint,
-        kind: CaseKind::Recut,
-        edits: edits.iter().map(|edit| (*edit).to_owned()).collect(),
-        cuts: None,
-    };
-    let pairs: Vec<(usize, Endpoint)> = pairs(streams).collect();
-    RECUTS.iter().flat_map(|edits| pairs.iter().map(move |pair| case(*pair, edits))).collect()
+    let of_all =
+        |edits: &&[&str]| pairs(streams).map(|pair| ProveCase::new(pair, CaseKind::Recut, edits)).collect::<Vec<_>>();
+    RECUTS.iter().flat_map(of_all).collect()
 }
 
 /// Every failure of every stream, before it, after its first event and in its middle.
@@ -152,13 +151,8 @@ pub(super) fn failures(streams: &[GroundStream]) -> Vec<ProveCase> {
             places.dedup();
             let placed = places.iter().filter(|place| **place <= last);
             let placed = placed.flat_map(|place| FAILURES.iter().map(move |name| format!("{name} at event {place}")));
-            cases.extend(placed.chain(REFUSALS.iter().map(|line| (*line).to_owned())).map(|edit| ProveCase {
-                stream,
-                endpoint: *endpoint,
-                kind: CaseKind::Failure,
-                edits: vec![edit],
-                cuts: None,
-            }));
+            let edits = placed.chain(REFUSALS.map(str::to_owned));
+            cases.extend(edits.map(|edit| ProveCase::new((stream, *endpoint), CaseKind::Failure, &[edit])));
         }
     }
     cases
@@ -219,8 +213,7 @@ impl RandomCuts {
         }
         cuts.sort_unstable();
         cuts.dedup();
-        let edits = edits.iter().map(|edit| (*edit).to_owned()).collect();
-        Some(ProveCase { stream: *stream, endpoint: *endpoint, kind: CaseKind::Recut, edits, cuts: Some(cuts) })
+        Some(ProveCase { cuts: Some(cuts), ..ProveCase::new((*stream, *endpoint), CaseKind::Recut, edits) })
     }
 }
 

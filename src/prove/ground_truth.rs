@@ -273,6 +273,8 @@ pub fn served_config(streams: &[GroundStream], model: &str) -> Result<Config, Gr
     let mut records: Vec<CassetteRecord> = Vec::new();
     for (number, stream) in streams.iter().enumerate() {
         records.extend(stream.by_endpoint.iter().filter_map(|(endpoint, events)| {
+            let literal =
+                |event: &ReadEvent| SseEvent { name: event.name.clone(), data: without_templates(&event.data) };
             let content = AnswerContent::Events(events.iter().map(literal).collect());
             Some(stream_record(number, endpoint.path()?.to_owned(), content))
         }));
@@ -301,11 +303,6 @@ pub fn stream_record(stream: usize, path: String, content: AnswerContent) -> Cas
         answer: RecordedAnswer { status: 200, content, ..RecordedAnswer::default() },
         ..CassetteRecord::default()
     }
-}
-
-/// An event whose texts are no templates.
-fn literal(event: &ReadEvent) -> SseEvent {
-    SseEvent { name: event.name.clone(), data: without_templates(&event.data) }
 }
 
 /// A value whose texts are served as they are.

@@ -162,9 +162,8 @@ impl Prover {
         let firsts: Vec<ProveCase> = ENDPOINTS
             .iter()
             .filter_map(|endpoint| {
-                let (stream, _) = pairs(&self.streams).find(|(_, of)| of == endpoint)?;
-                let kind = CaseKind::Recut;
-                Some(ProveCase { stream, endpoint: *endpoint, kind, edits: Vec::new(), cuts: None })
+                let pair = pairs(&self.streams).find(|(_, of)| of == endpoint)?;
+                Some(ProveCase::new(pair, CaseKind::Recut, &[""; 0]))
             })
             .collect();
         let ask = async || -> Result<Vec<FirstRequest>, ProveError> {
@@ -236,21 +235,19 @@ impl Proving<'_> {
         if !self.is_about(&about) {
             return Ok(());
         }
-        let edits = TOGETHER.map(str::to_owned);
-        let (runs, together) = self.prover.isolation(self.plan.isolation, &edits, &self.proof.endpoints).await?;
+        let (runs, together) = self.prover.isolation(self.plan.isolation, &TOGETHER, &self.proof.endpoints).await?;
         self.proof.together = together;
         let is_mixed = runs.iter().any(|run| run.failure_of(ProveCheck::Isolation).is_some());
         let first = runs.iter().find(|run| !run.failed.is_empty()).and_then(|run| run.failed.first().cloned());
         let failed = runs.iter().filter(|run| !run.failed.is_empty()).count();
         self.count(ProveCheck::Isolation, runs.len(), failed);
         let Some(first) = first else { return Ok(()) };
-        let few = FEW_TOGETHER.map(str::to_owned);
         let check = if is_mixed { ProveCheck::Isolation } else { first.check };
-        let (mut smallest, mut edits_of) = (runs, edits.to_vec());
+        let (mut smallest, mut edits) = (runs, TOGETHER);
         for count in FEWER_STREAMS.into_iter().filter(|count| *count < self.plan.isolation) {
-            let (runs, _) = self.prover.isolation(count, &few, &self.proof.endpoints).await?;
+            let (runs, _) = self.prover.isolation(count, &FEW_TOGETHER, &self.proof.endpoints).await?;
             if runs.iter().any(|run| run.failure_of(check).is_some()) {
-                (smallest, edits_of) = (runs, few.to_vec());
+                (smallest, edits) = (runs, FEW_TOGETHER);
                 break;
             }
         }
@@ -262,7 +259,7 @@ impl Proving<'_> {
             check: ProveCheck::Isolation,
             stream: "echo".to_owned(),
             endpoint: failure.case.endpoint,
-            faults: edits_of,
+            faults: edits.map(str::to_owned).to_vec(),
             writes: failure.writes().len(),
             streams: smallest.len(),
             what,

@@ -91,22 +91,15 @@ impl Prover {
     pub(crate) async fn isolation(
         &self,
         count: usize,
-        edits: &[String],
+        edits: &[&str],
         endpoints: &[Endpoint],
     ) -> Result<(Vec<CaseRun>, usize), FaultSyntaxError> {
         let faults =
             edits.iter().map(|edit| format!("{edit} where prompt={}", super::marker::stream_marker(ECHO)).parse());
         self.behind.set_faults(faults.collect::<Result<_, _>>()?, self.seed);
-        let cases = endpoints.iter().cycle().take(count).map(|endpoint| ProveCase {
-            stream: ECHO,
-            endpoint: *endpoint,
-            kind: CaseKind::Isolation,
-            edits: edits.to_vec(),
-            cuts: None,
-        });
-        let running = cases.map(|case| {
-            let marker = self.next_marker(ECHO);
-            self.run_one(case, marker)
+        let running = endpoints.iter().cycle().take(count).map(|endpoint| {
+            let case = ProveCase::new((ECHO, *endpoint), CaseKind::Isolation, edits);
+            self.run_one(case, self.next_marker(ECHO))
         });
         let runs: Vec<CaseRun> = stream::iter(running).buffer_unordered(count.max(1)).collect().await;
         let together = most_together(&runs);

@@ -102,8 +102,7 @@ pub(in crate::cli) fn run(args: &SimulateArgs) -> Result<ExitCode, Failure> {
 }
 
 fn simulation(args: &SimulateArgs, schedule: &ArrivalSchedule) -> Result<Simulation, Failure> {
-    let theirs = usize::try_from(schedule.block_size).unwrap_or(usize::MAX).max(1);
-    let block_size = args.block_size.map_or(theirs, stepping::size);
+    let block_size = args.block_size.map_or((schedule.block_size as usize).max(1), stepping::size);
     let usual = u32::try_from((CACHED_TOKENS / block_size).max(2)).unwrap_or(u32::MAX);
     let kv_cache = KvCacheConfig { block_size, ..stepping::kv_cache(&args.stepping, usual) };
     let own = OwnTimes {
@@ -113,7 +112,7 @@ fn simulation(args: &SimulateArgs, schedule: &ArrivalSchedule) -> Result<Simulat
     };
     let [profile, ..] = PROFILES;
     Ok(Simulation {
-        replicas: usize::try_from(args.replicas).unwrap_or(usize::MAX),
+        replicas: args.replicas as usize,
         policy: args.router,
         balance: Balance {
             cache_threshold: args.cache_threshold,
@@ -133,8 +132,7 @@ fn simulation(args: &SimulateArgs, schedule: &ArrivalSchedule) -> Result<Simulat
 
 /// The limits of a step. No request may be longer than the cache, for it would never run.
 fn scheduler(args: &SimulateArgs, kv_cache: &KvCacheConfig) -> Result<SchedulerConfig, Failure> {
-    let blocks = usize::try_from(kv_cache.num_gpu_blocks.saturating_sub(1)).unwrap_or(usize::MAX);
-    let fits = blocks.saturating_mul(kv_cache.block_size);
+    let fits = (kv_cache.num_gpu_blocks.saturating_sub(1) as usize).saturating_mul(kv_cache.block_size);
     let requested = args.max_model_len.and_then(|length| length.0).map(stepping::size);
     if let Some(requested) = requested.filter(|requested| *requested > fits) {
         let message = format!("--max-model-len {requested} does not fit the KV cache of {fits} tokens");
@@ -142,7 +140,7 @@ fn scheduler(args: &SimulateArgs, kv_cache: &KvCacheConfig) -> Result<SchedulerC
     }
     let scheduler = SchedulerConfig {
         max_model_len: requested.unwrap_or(fits),
-        max_num_queued_reqs: args.max_num_queued_reqs.and_then(|most| usize::try_from(most).ok()),
+        max_num_queued_reqs: args.max_num_queued_reqs.map(|most| most as usize),
         ..stepping::scheduler(&args.stepping)
     };
     let max_num_batched_tokens = args.stepping.max_num_batched_tokens.map(stepping::size);

@@ -141,7 +141,10 @@ pub(in crate::cli) fn run(args: McpPlayArgs) -> Result<ExitCode, Failure> {
         if ended == McpEnd::AsRecorded {
             output::note("the recorded server ended here\n");
         }
-        conclude_with(&args, &session)
+        let (concerns, report) = (conclude::concerns(&args.fail_on, args.strict), session.report());
+        output::note(&report.text());
+        conclude::write_report(args.report.as_deref(), || session.report_json(&concerns))?;
+        Ok(conclude::outcome(&report, &concerns).exit_code(None))
     })
 }
 
@@ -195,15 +198,6 @@ fn record_index(
         index.add((at, &cassette.path.display().to_string()), &cassette.records)?;
     }
     Ok(index)
-}
-
-/// Prints the report and writes it; the exit code.
-fn conclude_with(args: &McpPlayArgs, session: &McpSession) -> Result<ExitCode, Failure> {
-    let concerns = conclude::concerns(&args.fail_on, args.strict);
-    let report = session.report();
-    output::note(&report.text());
-    conclude::write_report(args.report.as_deref(), || session.report_json(&concerns))?;
-    Ok(conclude::outcome(&report, &concerns).exit_code(None))
 }
 
 /// Reads what a request gets that was not recorded, where no server can be asked.

@@ -1,6 +1,6 @@
 //! `--answers`: reading files of answers, and reading them again while the server runs.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::{task::spawn_blocking, time::interval};
 
@@ -12,14 +12,6 @@ use crate::{
 
 /// Time between looks at the files.
 const LOOK: Duration = Duration::from_millis(500);
-
-/// Reads the files; `None` where none is named.
-pub(in crate::cli) fn load(files: &[PathBuf]) -> Result<Option<Arc<AnswerRules>>, Failure> {
-    match files {
-        [] => Ok(None),
-        files => Ok(Some(AnswerRules::load(files.to_vec())?)),
-    }
-}
 
 /// Reads the files again at SIGHUP, and when they change. Where one of them is wrong, what was read before stays.
 pub(in crate::cli) fn keep_reading(player: Option<&CassettePlayer>) -> Result<(), Failure> {

@@ -11,7 +11,7 @@ use crate::{
         failure::Failure,
         mcp::servers,
         output,
-        play::{answers, args::PlayArgs, config, model},
+        play::{args::PlayArgs, config, model},
         player::{
             self, PlayerSettings,
             admin::{self, AdminApi, AdminAt},
@@ -22,7 +22,7 @@ use crate::{
     recording::cassette::is_cassette,
     replay::{
         matching::requests::MatchPolicy,
-        player::{CassettePlayer, OnMiss, PROBE, PlayerConfig, ServerEnvironment, tokenizer_name},
+        player::{AnswerRules, CassettePlayer, OnMiss, PROBE, PlayerConfig, ServerEnvironment, tokenizer_name},
     },
     text::prompt::SpecialTokens,
 };
@@ -48,7 +48,8 @@ impl Played {
         paths.extend(args.replay_tokens.extract_if(.., |path| is_cassette(path)));
         let named = args.answers.model_tag.take_if(|tag| is_cassette(Path::new(tag)));
         paths.extend(named.map(PathBuf::from));
-        let answers = answers::load(&args.answer_files)?;
+        let has_rules = !args.answer_files.is_empty();
+        let answers = has_rules.then(|| AnswerRules::load(args.answer_files.clone())).transpose()?;
         if paths.is_empty() && answers.is_none() {
             player::refuse_recording_flags(&args.cassettes)?;
             return Ok(None);

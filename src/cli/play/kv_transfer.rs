@@ -11,9 +11,10 @@ use crate::{
     cli::{
         failure::Failure,
         output,
+        stepping::spread,
         values::{json, uuid},
     },
-    engine::step_clock::{Spread, TransferTimes},
+    engine::step_clock::TransferTimes,
     play::{KvRole, KvTransferConfig},
 };
 
@@ -93,10 +94,6 @@ pub(in crate::cli) fn config(
         let message = format!("--kv-transfer-config: {connector} is not simulated");
         return Err(Failure::usage(message).hint("use \"kv_connector\": \"NixlConnector\""));
     }
-    let mean = |mean: Option<Duration>, std_dev: Option<Duration>| Spread {
-        mean: mean.unwrap_or_default(),
-        std_dev: std_dev.unwrap_or_default(),
-    };
     let own = |name: &str| match fields.kv_connector_extra_config.get(name)? {
         Value::String(text) => Some(text.clone()),
         other => Some(other.to_string()),
@@ -114,8 +111,8 @@ pub(in crate::cli) fn config(
         peers: peers(fields)?,
         lease: lease(fields)?,
         times: TransferTimes {
-            latency: mean(args.kv_cache_transfer_latency, args.kv_cache_transfer_latency_std_dev),
-            per_token: mean(args.kv_cache_transfer_time_per_token, args.kv_cache_transfer_time_std_dev),
+            latency: spread(args.kv_cache_transfer_latency, args.kv_cache_transfer_latency_std_dev),
+            per_token: spread(args.kv_cache_transfer_time_per_token, args.kv_cache_transfer_time_std_dev),
         },
     }))
 }

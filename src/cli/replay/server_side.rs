@@ -109,8 +109,8 @@ fn simulated(schedule: &ArrivalSchedule, replicas: usize, block_size: usize, num
     if num_gpu_blocks < 2 || block_size == 0 {
         return None;
     }
-    let blocks = usize::try_from(num_gpu_blocks - 1).unwrap_or(usize::MAX);
-    let scheduler = SchedulerConfig { max_model_len: blocks.saturating_mul(block_size), ..SchedulerConfig::default() };
+    let max_model_len = (num_gpu_blocks as usize - 1).saturating_mul(block_size);
+    let scheduler = SchedulerConfig { max_model_len, ..SchedulerConfig::default() };
     let simulation = Simulation {
         replicas,
         policy: RouterPolicy::RoundRobin,

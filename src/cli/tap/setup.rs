@@ -9,7 +9,10 @@ use crate::{
         gateway,
         mcp::servers,
         redaction,
-        tap::{args::TapArgs, engine_core::TapUpstream},
+        tap::{
+            args::{SelectionArgs, TapArgs},
+            engine_core::TapUpstream,
+        },
     },
     net::{
         server::{ClientCertificates, Tls, TlsFiles},
@@ -59,6 +62,7 @@ pub(in crate::cli) fn setup(args: TapArgs) -> Result<Setup, Failure> {
     let vocabulary = tokenizer.as_ref().map_or(LARGEST_VOCABULARY, Tokenizer::model_vocabulary);
     let permutation =
         hash_key.clone().filter(|_| args.privacy.permute_ids).map(|key| IdPermutation::new(key, vocabulary));
+    let SelectionArgs { sample, only_path: paths, only_model: models, ask_nothing } = args.selection;
     let config = TapConfig {
         upstream,
         trace_out: args.trace_out,
@@ -82,18 +86,14 @@ pub(in crate::cli) fn setup(args: TapArgs) -> Result<Setup, Failure> {
             ..gateway::options(args.network.upstream_ca.as_deref())?
         },
         idle: args.network.idle_timeout,
-        filter: Filter {
-            sample: args.selection.sample,
-            paths: args.selection.only_path,
-            models: args.selection.only_model,
-        },
+        filter: Filter { sample, paths, models },
         limits: RotationLimits {
             bytes: args.files.rotate_size,
             age: args.files.rotate_every,
             records: args.files.rotate_records.map(std::num::NonZeroU64::get),
         },
         start_without_file: args.files.start_anyway,
-        amends: !args.selection.ask_nothing,
+        amends: !ask_nothing,
         mcp: servers::servers(&args.mcp)?,
         mcp_commands: args.mcp.mcp_stdio,
         content: ContentRecording {

@@ -110,15 +110,14 @@ impl<'a> SimulatedFleet<'a> {
         replica.totals.requests += 1;
         let live = LiveRequest { arrival: now, prompt_tokens: tokens, ..LiveRequest::default() };
         let id = replica.enter(live);
-        let size = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
         let kv_cache = &self.simulation.kv_cache;
         // Without a prefix cache no hash is looked at.
         let block_hashes = match kv_cache.enable_prefix_caching {
             true => self.schedule.hashes(number, kv_cache.block_size.max(1)),
             false => Vec::new(),
         };
-        let counted =
-            CountedSequence { prompt_tokens: size(tokens), output_tokens: size(arriving.output_tokens), block_hashes };
+        let (prompt_tokens, output_tokens) = (tokens as usize, arriving.output_tokens as usize);
+        let counted = CountedSequence { prompt_tokens, output_tokens, block_hashes };
         let request = Request { id: id as u64, counted: Some(counted), ..Request::default() };
         replica.engine.submit(now + self.simulation.front_end, request);
     }

@@ -40,7 +40,7 @@ pub use self::{
 /// When the simulation contradicts itself or the schedule.
 pub fn simulate(schedule: &ArrivalSchedule, simulation: &Simulation) -> Result<SimulateReport, SimulateError> {
     let (block_size, theirs) = (simulation.kv_cache.block_size.max(1), schedule.block_size);
-    let other = usize::try_from(theirs).unwrap_or(usize::MAX).max(1);
+    let other = (theirs as usize).max(1);
     if !block_size.is_multiple_of(other) && !other.is_multiple_of(block_size) {
         return Err(SimulateError::BlockSize { block_size, theirs });
     }
