@@ -96,9 +96,6 @@ impl ProveCase {
     }
 
     /// The faults of the case, for the request with this marker.
-    ///
-    /// # Errors
-    /// An edit that is no fault.
     pub(crate) fn faults(&self, marker: &str, pause_ms: u64) -> Result<Vec<Fault>, FaultSyntaxError> {
         self.lines(pause_ms).iter().map(|line| format!("{line} where prompt={marker}").parse()).collect()
     }

@@ -66,9 +66,6 @@ pub(crate) struct CaseRun {
 
 impl Prover {
     /// Runs cases at once, and checks them.
-    ///
-    /// # Errors
-    /// A case that is no fault.
     pub(crate) async fn run(&self, cases: &[ProveCase]) -> Result<Vec<CaseRun>, FaultSyntaxError> {
         let mut runs = Vec::new();
         for batch in cases.chunks(self.concurrency.max(1)) {
@@ -85,9 +82,6 @@ impl Prover {
     }
 
     /// Runs so many streams at once, of which each has its own marker in its events. Returns how many were in progress together.
-    ///
-    /// # Errors
-    /// An edit that is no fault.
     pub(crate) async fn isolation(
         &self,
         count: usize,

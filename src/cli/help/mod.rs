@@ -28,10 +28,6 @@ pub(in crate::cli) fn has_topics(command: &Command) -> bool {
 }
 
 /// Finds the page that `arguments` ask for; `None` if they ask for none.
-///
-/// # Errors
-///
-/// There is no such topic.
 pub(in crate::cli) fn requested(program: &Command, arguments: &[OsString]) -> Result<Option<clap::Error>, Failure> {
     let words = words(arguments);
     let Some(at) = words.iter().position(|word| is_help(word)) else { return Ok(None) };

@@ -28,9 +28,6 @@ pub(super) struct GivenFlags {
 
 impl GivenFlags {
     /// Reads arguments before any `--`. `is_its_own` is true where the simulator's short flag may stand too.
-    ///
-    /// # Errors
-    /// A flag without its value.
     pub(super) fn read(arguments: &[OsString], is_its_own: bool) -> Result<Self, Failure> {
         let mut given = Self::default();
         let mut rest: VecDeque<&OsString> = arguments.iter().collect();
@@ -60,9 +57,6 @@ impl GivenFlags {
     }
 
     /// Returns true where a switch is on.
-    ///
-    /// # Errors
-    /// A value that is neither true nor false.
     pub(super) fn is_on(&self, name: &str) -> Result<bool, Failure> {
         self.value(name).map_or(Ok(false), |value| is_true(name, value))
     }

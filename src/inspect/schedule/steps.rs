@@ -15,9 +15,6 @@ use crate::{
 
 impl ScheduleWorkload {
     /// Runs the workload and writes a line of JSON for each step that scheduled, finished or changed something.
-    ///
-    /// # Errors
-    /// When `out` cannot be written.
     pub(crate) fn write_steps(&self, out: &mut impl Write) -> io::Result<()> {
         let mut scheduler = Scheduler::new(self.scheduler(), self.kv_cache()).map_err(io::Error::other)?;
         let mut aborts: Vec<(i64, usize)> =

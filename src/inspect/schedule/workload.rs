@@ -128,9 +128,6 @@ enum WorkloadPrompt {
 
 impl ScheduleWorkload {
     /// Reads a workload; `-` is stdin.
-    ///
-    /// # Errors
-    /// When the file cannot be read, or vLLM would not run what it holds.
     pub(crate) fn read(path: &Path) -> Result<Self, ScheduleWorkloadError> {
         let file = path.display().to_string();
         let mut text = Vec::new();

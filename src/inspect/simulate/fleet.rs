@@ -48,9 +48,6 @@ pub(super) struct LiveRequest {
 
 impl<'a> SimulatedFleet<'a> {
     /// Engines without requests.
-    ///
-    /// # Errors
-    /// When their configuration contradicts itself.
     pub(super) fn new(schedule: &'a ArrivalSchedule, simulation: &'a Simulation) -> Result<Self, SimulateError> {
         let Simulation { scheduler, kv_cache, times, time_scale, seed, .. } = simulation;
         let replicas = (0..simulation.replicas.max(1)).zip(*seed..).map(|(_, seed)| {

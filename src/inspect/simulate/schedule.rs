@@ -68,9 +68,6 @@ pub(super) struct Arriving {
 impl ArrivalSchedule {
     /// Reads what paths stand for: traces, or files of requests with `hash_ids` of so many tokens each. Answers are assumed to come back so
     /// in later prompts where a trace does not show it.
-    ///
-    /// # Errors
-    /// When a file cannot be read, or no record has an arrival.
     pub(crate) fn read(paths: &[PathBuf], hash_block_size: u32, answers: Answers) -> Result<Self, SimulateError> {
         let schedule = match paths {
             [path] => match formats::kind_of(path).unwrap_or(TraceFormat::Trace) {
@@ -83,9 +80,6 @@ impl ArrivalSchedule {
     }
 
     /// Takes requests of records in memory, each at an arrival of its own.
-    ///
-    /// # Errors
-    /// When none has a prompt and an output.
     pub(crate) fn of_records<'a>(
         name: String,
         block_size: u32,
