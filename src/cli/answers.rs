@@ -40,28 +40,24 @@ pub(in crate::cli) struct CheckArgs {
 
 pub(in crate::cli) fn run(command: AnswersCommand) -> Result<ExitCode, Failure> {
     let AnswersCommand::Check(CheckArgs { files }) = command;
-    let (mut has_mistakes, mut has_unreached) = (false, false);
+    let mut worst = None;
     for file in &files {
         let (read, mut mistakes) = read_answers(file);
         mistakes.extend(read.iter().flat_map(|file| file.records.iter().flat_map(|record| wrong(&file.path, record))));
         mistakes.sort_by_key(place);
         if let [CassetteError::Io { .. }] = mistakes.as_slice() {
-            has_mistakes = true;
+            worst = Some(Exit::BadInput);
             Failure::input(AnswersError(mistakes)).report();
         } else if mistakes.is_empty() {
             let (text, count) = report(&read);
-            has_unreached |= count > 0;
+            worst = worst.max((count > 0).then_some(Exit::No));
             output::print(&text)?;
         } else {
-            has_mistakes = true;
+            worst = Some(Exit::BadInput);
             output::print(&format!("{}\n", shown(&AnswersError(mistakes).to_string())))?;
         }
     }
-    Ok(match (has_mistakes, has_unreached) {
-        (true, _) => Exit::BadInput.into(),
-        (false, true) => Exit::No.into(),
-        (false, false) => ExitCode::SUCCESS,
-    })
+    Ok(worst.map(Exit::into).unwrap_or_default())
 }
 
 /// The file and the line of a mistake; what is wrong with a whole file comes first.

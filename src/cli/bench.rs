@@ -134,10 +134,8 @@ mod linux {
         rows.extend(
             table::entries(found).into_iter().map(|row| [row.measured, row.floor, row.target, row.what.to_owned()]),
         );
-        let width =
-            |of: fn(&[String; 4]) -> &String| rows.iter().map(|row| of(row).chars().count()).max().unwrap_or_default();
-        let (own, floor, target) =
-            (width(|[own, ..]| own), width(|[_, floor, ..]| floor), width(|[.., target, _]| target));
+        let width = |at: usize| rows.iter().flat_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
+        let [own, floor, target] = [0, 1, 2].map(|at| width(at).unwrap_or_default());
         let mut text = format!("{}\n", table::machine_line(found));
         for [measured, least, bound, what] in &rows {
             let _ = writeln!(text, "{measured:own$}  {least:floor$}  {bound:target$}  {what}");

@@ -16,10 +16,7 @@ use clap::{
 };
 use toml::{Table, Value};
 
-use crate::{
-    base::bounded_read,
-    cli::failure::{Exit, Failure},
-};
+use crate::base::bounded_read;
 
 /// A configuration file that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -37,12 +34,6 @@ pub(in crate::cli) enum ConfigError {
         /// The key and what is wrong with it.
         reason: String,
     },
-}
-
-impl From<ConfigError> for Failure {
-    fn from(error: ConfigError) -> Self {
-        Self::new(Exit::Usage, error)
-    }
 }
 
 /// The table of flags as the command line and the environment need it: with the defaults of the file that `arguments` or the environment name, if they name one.

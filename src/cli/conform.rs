@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::{
     base::one_line::{counted, one_line},
     cli::{
-        failure::{Exit, Failure},
+        failure::Failure,
         gateway, output, runtime,
         values::{Secret, api_path_advice, with_unit},
     },
@@ -63,40 +63,31 @@ pub(in crate::cli) struct ConformArgs {
     timeout: Duration,
 }
 
-/// What is compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum ConformProfile {
-    /// Answers of vLLM.
-    Vllm,
-    /// What an endpoint picker reads.
-    Picker,
+base::named! {
+    /// What is compared.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+    pub(in crate::cli) enum ConformProfile {
+        /// Answers of vLLM.
+        Vllm = "vllm",
+        /// What an endpoint picker reads.
+        Picker = "picker",
+    }
 }
 
 /// Checks a server and prints what was found.
 pub(in crate::cli) fn run(args: ConformArgs) -> Result<ExitCode, Failure> {
     runtime::run(|shutdown| async move {
-        let (model, checks) = tokio::select! {
-            checks = checks(&args) => checks?,
-            () = shutdown.requested() => return Err(Failure::environment("stopped before everything was checked")),
+        let (model, checks) = shutdown.unless_requested(checks(&args), "everything was checked").await?;
+        let hold = checks.iter().filter(|check| check.holds(args.strict)).count();
+        let holds = hold == checks.len();
+        let profiles: Vec<&str> = args.profile.iter().map(|profile| profile.name()).collect();
+        let json = || {
+            json!({
+                "target": args.target.to_string(), "profile": profiles, "model": model, "strict": args.strict,
+                "conforms": holds, "checked": checks.len(), "hold": hold, "checks": checks,
+            })
         };
-        let holds = checks.iter().all(|check| check.holds(args.strict));
-        if args.json {
-            let profiles = args.profile.iter().filter_map(ValueEnum::to_possible_value);
-            let profiles: Vec<String> = profiles.map(|profile| profile.get_name().to_owned()).collect();
-            output::print_json(&json!({
-                "target": args.target.to_string(),
-                "profile": profiles,
-                "model": model,
-                "strict": args.strict,
-                "conforms": holds,
-                "checked": checks.len(),
-                "hold": checks.iter().filter(|check| check.holds(args.strict)).count(),
-                "checks": checks,
-            }))?;
-        } else {
-            output::print(&text(&checks, args.strict))?;
-        }
-        Ok(if holds { ExitCode::SUCCESS } else { Exit::No.into() })
+        output::verdict(holds, args.json, json, || text(&checks, hold, args.strict))
     })
 }
 
@@ -123,11 +114,8 @@ async fn checks(args: &ConformArgs) -> Result<(String, Vec<ConformCheck>), Failu
 /// A server that lists no model may have been named with the path of its API.
 fn no_model(args: &ConformArgs, error: ConformError) -> Failure {
     let advice = api_path_advice(&args.target).filter(|_| matches!(error, ConformError::NoModel { .. }));
-    let failure = Failure::from(error);
-    match advice {
-        Some(advice) => failure.hint(advice),
-        None => failure,
-    }
+    let failure = Failure::environment(error);
+    if let Some(advice) = advice { failure.hint(advice) } else { failure }
 }
 
 fn client(args: &ConformArgs) -> Result<ConformClient, Failure> {
@@ -137,20 +125,19 @@ fn client(args: &ConformArgs) -> Result<ConformClient, Failure> {
 }
 
 /// A line for each check, with its differences below, and the verdict.
-fn text(checks: &[ConformCheck], is_strict: bool) -> String {
+fn text(checks: &[ConformCheck], good: usize, is_strict: bool) -> String {
     let width = checks.iter().map(|check| check.name.chars().count()).max().unwrap_or_default();
     let mut text = String::new();
     let mut noted = 0;
     for check in checks {
         let verdict = if check.holds(is_strict) { "ok" } else { "differs" };
         text.push_str(&format!("{:width$}  {verdict:7}  {}\n", check.name, check.request));
-        let notes = if is_strict { check.notes.as_slice() } else { &[] };
-        noted += check.notes.len();
-        for ShapeDifference { place, what } in check.differences.iter().chain(notes) {
+        let notes = if is_strict { check.found.notes.as_slice() } else { &[] };
+        noted += check.found.notes.len();
+        for ShapeDifference { place, what } in check.found.differences.iter().chain(notes) {
             text.push_str(&format!("{:width$}    {}\n", "", one_line(&format!("{place} {what}"))));
         }
     }
-    let good = checks.iter().filter(|check| check.holds(is_strict)).count();
     let verdict = if good == checks.len() { "conforms" } else { "differs" };
     text.push_str(&format!("\n{verdict}: {good} of {} passed", counted(checks.len(), "check")));
     if noted > 0 && !is_strict {
@@ -161,10 +148,4 @@ fn text(checks: &[ConformCheck], is_strict: bool) -> String {
     }
     text.push('\n');
     text
-}
-
-impl From<ConformError> for Failure {
-    fn from(error: ConformError) -> Self {
-        Self::environment(error)
-    }
 }

@@ -1,6 +1,6 @@
 //! `doctor`: whether this machine, a tokenizer and an engine are fit for what is planned, line by line, with what to do.
 
-use std::{fmt::Write as _, path::PathBuf, process::ExitCode, sync::Arc, thread, time::Duration};
+use std::{fmt::Write as _, path::PathBuf, process::ExitCode, thread, time::Duration};
 
 use clap::Args;
 use rustix::time::ClockId;
@@ -11,17 +11,12 @@ use tokio::time::timeout;
 use crate::{
     base::one_line::one_line,
     cli::{
-        failure::{Exit, Failure},
-        output,
-        play::model,
-        replay::calibration::Server,
-        runtime,
-        values::api_path_advice,
+        failure::Failure, gateway, output, play::model, replay::calibration::Server, runtime, values::api_path_advice,
     },
     drive::{machine, numbers::processor_time},
     net::{
         server,
-        upstream::{Authorities, UpstreamOptions, UpstreamUrl},
+        upstream::{UpstreamOptions, UpstreamUrl},
     },
     play::{Player, TokenizerSource, load_tokenizer},
     recording::trace::Meta,
@@ -109,29 +104,16 @@ impl CheckLine {
 /// Checks, and prints what was found; exit code 1 where anything fails.
 pub(in crate::cli) fn run(args: DoctorArgs) -> Result<ExitCode, Failure> {
     runtime::run(|shutdown| async move {
-        let lines = tokio::select! {
-            lines = check(&args) => lines?,
-            () = shutdown.requested() => return Err(Failure::environment("stopped before everything was checked")),
-        };
-        let fails = lines.iter().any(|line| line.state == CheckState::Fail);
-        if args.json {
-            output::print_json(&json!({"fit": !fails, "checks": lines}))?;
-        } else {
-            output::print(&text(&lines))?;
-        }
-        Ok(if fails { Exit::No.into() } else { ExitCode::SUCCESS })
+        let lines = shutdown.unless_requested(check(&args), "everything was checked").await?;
+        let fit = lines.iter().all(|line| line.state != CheckState::Fail);
+        output::verdict(fit, args.json, || json!({"fit": fit, "checks": lines}), || text(&lines))
     })
 }
 
 async fn check(args: &DoctorArgs) -> Result<Vec<CheckLine>, Failure> {
-    let authorities = args.upstream_ca.as_deref().map(Authorities::read).transpose();
-    let reach = UpstreamOptions {
-        connect_timeout: Some(Duration::from_secs(3)),
-        response_timeout: None,
-        authorities: authorities
-            .map_err(|error| Failure::input(error).hint("--upstream-ca takes a PEM file"))?
-            .map(Arc::new),
-    };
+    let reach = gateway::options(args.upstream_ca.as_deref());
+    let reach = reach.map_err(|failure| failure.hint("--upstream-ca takes a PEM file"))?;
+    let reach = UpstreamOptions { connect_timeout: Some(Duration::from_secs(3)), ..reach };
     let mut lines =
         vec![cores(), descriptors(server::raise_descriptor_limit()), timer().await?, loopback(&reach).await?];
     let (line, tokenizer) = tokenizer(args.tokenizer.clone()).await?;

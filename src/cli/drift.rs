@@ -1,10 +1,6 @@
 //! `drift`: its flags, and what was found as text, JSON, Markdown or JUnit.
 
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-    time::Duration,
-};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::Args;
 use http::{HeaderName, HeaderValue};
@@ -18,7 +14,7 @@ use crate::{
         gateway,
         junit::{self, JunitCase},
         output,
-        player::files::{files, once},
+        player::files::{cassettes, once},
         redaction::{self, RedactionArgs},
         runtime,
         values::{Secret, with_unit},
@@ -84,32 +80,21 @@ pub(in crate::cli) struct DriftArgs {
 
 /// Sends the requests and prints what was found.
 pub(in crate::cli) fn run(args: DriftArgs) -> Result<ExitCode, Failure> {
-    let paths = files(&args.paths, &|_| "name cassettes, or a folder of cassettes".to_owned())?;
+    let paths = cassettes(&args.paths)?;
     once(&paths)?;
     let cassettes = paths.iter().map(|path| cassette::load(path)).collect::<Result<Vec<Cassette>, _>>()?;
-    if let Some(path) = [&args.markdown, &args.junit].into_iter().flatten().find(|path| is_one_of(path, &paths)) {
+    let is_cassette = |path: &&PathBuf| paths.iter().any(|cassette| output::is_same_file(cassette, path));
+    if let Some(path) = [&args.markdown, &args.junit].into_iter().flatten().find(is_cassette) {
         return Err(Failure::usage(format!("{}: this is one of the cassettes", path.display())));
     }
     runtime::run(|shutdown| async move {
-        let drift = tokio::select! {
-            found = found(&args, &cassettes) => found?,
-            () = shutdown.requested() => return Err(Failure::environment("stopped before everything was compared")),
-        };
+        let drift = shutdown.unless_requested(found(&args, &cassettes), "everything was compared").await?;
         for (path, text) in [(&args.markdown, drift.markdown()), (&args.junit, drift.junit())] {
             path.as_ref().map_or(Ok(()), |path| output::save(path, &text))?;
         }
-        if args.json {
-            output::print_json(&drift.json(&args.live))?;
-        } else {
-            output::print(&drift.text())?;
-        }
+        if args.json { output::print_json(&drift.json(&args.live)) } else { output::print(&drift.text()) }?;
         drift.exit()
     })
-}
-
-fn is_one_of(path: &Path, others: &[PathBuf]) -> bool {
-    path.canonicalize()
-        .is_ok_and(|path| others.iter().any(|other| other.canonicalize().is_ok_and(|other| other == path)))
 }
 
 async fn found(args: &DriftArgs, cassettes: &[Cassette]) -> Result<FoundDrift, Failure> {

@@ -1,20 +1,22 @@
 //! Failures of the program: an exit code, a chain of causes, a hint.
 
-use std::{error::Error, io, process::ExitCode};
+use std::{error::Error, fmt::Display, io, process::ExitCode};
 
 use crate::{
     base::one_line::clipped,
-    cli::output,
+    cli::{config_file::ConfigError, output, redaction::shown},
+    conform::ConformError,
     net::server::BindError,
-    recording::{formats::FormatError, trace::TraceError},
-    text::prompt::PromptError,
+    recording::{cassette::AnswersError, formats::FormatError, redaction::RulesError, trace::TraceError},
+    replay::{mcp::McpRecordError, player::HeaderRulesError},
+    text::prompt::{HashKeyError, PromptError},
 };
 
 /// Characters of a line that are printed: it may repeat what a file holds, of any length.
 const MOST_SHOWN: usize = 2000;
 
 /// Exit code other than 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Exit {
     /// The check failed.
@@ -25,6 +27,13 @@ pub enum Exit {
     BadInput = 3,
     /// The environment does not allow it: a port in use, a file that cannot be written, an upstream that is down.
     Environment = 4,
+}
+
+impl Exit {
+    /// The exit code of a check: success where it holds.
+    pub(in crate::cli) fn unless(holds: bool) -> ExitCode {
+        if holds { ExitCode::SUCCESS } else { Self::No.into() }
+    }
 }
 
 impl From<Exit> for ExitCode {
@@ -95,11 +104,7 @@ impl Failure {
         if let Some(hint) = &self.hint {
             text.push_str(&format!("hint: {hint}\n"));
         }
-        let shown = text.split_inclusive('\n').map(|line| match line.strip_suffix('\n') {
-            Some(line) => clipped(line, MOST_SHOWN) + "\n",
-            None => clipped(line, MOST_SHOWN),
-        });
-        shown.collect()
+        text.split_terminator('\n').map(|line| clipped(line, MOST_SHOWN) + "\n").collect()
     }
 }
 
@@ -108,13 +113,6 @@ impl From<BindError> for Failure {
         let in_use = matches!(error, BindError::InUse { .. });
         let failure = Self::environment(error);
         if in_use { failure.hint("choose another port, or port 0 for any free one") } else { failure }
-    }
-}
-
-/// A trace that was to be read.
-impl From<TraceError> for Failure {
-    fn from(error: TraceError) -> Self {
-        Self::input(error)
     }
 }
 
@@ -130,10 +128,27 @@ impl From<FormatError> for Failure {
     }
 }
 
-impl From<PromptError> for Failure {
-    fn from(error: PromptError) -> Self {
-        Self::input(error)
-    }
+/// Errors that end the program in one way, whatever they are about.
+macro_rules! failures {
+    ($($way:path: $($error:ty),+;)+) => {$($(
+        impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                $way(error)
+            }
+        }
+    )+)+};
+}
+
+failures! {
+    Failure::usage: ConfigError, RulesError;
+    Failure::input: HashKeyError, PromptError, TraceError;
+    Failure::environment: ConformError;
+    quoting: AnswersError, HeaderRulesError, McpRecordError;
+}
+
+/// Bad input that the error quotes: secrets in it are not shown.
+fn quoting(error: impl Display) -> Failure {
+    Failure::input(shown(&error.to_string()))
 }
 
 #[cfg(test)]

@@ -137,8 +137,7 @@ fn forkable(path: &Path) -> Result<(), Failure> {
 /// Refuses a new cassette that is there, that is none, or that is the old one.
 fn writable(out: &Path, args: &ForkArgs) -> Result<(), Failure> {
     let name = out.display();
-    let is_same = || out.canonicalize().is_ok_and(|out| args.cassette.canonicalize().is_ok_and(|old| out == old));
-    if is_same() {
+    if output::is_same_file(out, &args.cassette) {
         return Err(Failure::usage(format!("--out {name}: this is the cassette that is played")));
     }
     let kept = ExistingCassette::Refused("replace it with --overwrite, or name another one with --out");

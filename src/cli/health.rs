@@ -35,6 +35,6 @@ pub(in crate::cli) fn run(HealthArgs { url, timeout }: HealthArgs) -> Result<Exi
         let response = Upstream::new(url, &options).send(request).await.map_err(Failure::environment)?;
         let status = response.status();
         output::print(&format!("{server}: {status}\n"))?;
-        Ok(if status.is_success() { ExitCode::SUCCESS } else { Exit::No.into() })
+        Ok(Exit::unless(status.is_success()))
     })
 }

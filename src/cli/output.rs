@@ -14,7 +14,10 @@ use serde::Serialize;
 
 use crate::{
     base::one_line::counted,
-    cli::{build, escape, failure::Failure},
+    cli::{
+        build, escape,
+        failure::{Exit, Failure},
+    },
 };
 
 const ERASE_LINE: &str = "\r\x1b[2K";
@@ -42,9 +45,25 @@ pub(in crate::cli) fn save(path: &Path, text: &str) -> Result<(), Failure> {
     fs::write(path, text).map_err(|error| Failure::environment(format!("{}: {error}", path.display())))
 }
 
+/// Returns true if two paths name one file that exists.
+pub(in crate::cli) fn is_same_file(one: &Path, other: &Path) -> bool {
+    fs::canonicalize(one).is_ok_and(|one| fs::canonicalize(other).is_ok_and(|other| one == other))
+}
+
 /// Writes a result as JSON to stdout, with the build that it is of.
 pub(in crate::cli) fn print_json(value: &impl Serialize) -> Result<ExitCode, Failure> {
     print_plain_json(&build::stamped(value).map_err(Failure::environment)?)
+}
+
+/// Writes a result as JSON or as text, and gives the exit code of whether it holds.
+pub(in crate::cli) fn verdict<R: Serialize>(
+    holds: bool,
+    as_json: bool,
+    json: impl FnOnce() -> R,
+    text: impl FnOnce() -> String,
+) -> Result<ExitCode, Failure> {
+    if as_json { print_json(&json()) } else { print(&text()) }?;
+    Ok(Exit::unless(holds))
 }
 
 /// Writes `value` as JSON to stdout, and nothing else.

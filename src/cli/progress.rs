@@ -19,9 +19,8 @@ const STEP: Duration = Duration::from_millis(200);
 /// Shows progress until it is dropped.
 #[derive(Debug)]
 pub(in crate::cli) struct ProgressLine {
-    /// Closed to end the thread.
-    running: Option<Sender<()>>,
-    shows: Option<JoinHandle<()>>,
+    /// The thread, and what is closed to end it.
+    shows: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl ProgressLine {
@@ -39,7 +38,7 @@ impl ProgressLine {
         let is_terminal =
             io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|terminal| terminal != "dumb");
         if output::is_quiet() || !(is_terminal || without_terminal) {
-            return Self { running: None, shows: None };
+            return Self { shows: None };
         }
         let (running, over) = channel::<()>();
         let shows = thread::spawn(move || {
@@ -57,14 +56,16 @@ impl ProgressLine {
                 output::replace_line("");
             }
         });
-        Self { running: Some(running), shows: Some(shows) }
+        Self { shows: Some((running, shows)) }
     }
 }
 
 impl Drop for ProgressLine {
     fn drop(&mut self) {
-        drop(self.running.take());
-        // A panic in it is shown already.
-        let _ended = self.shows.take().map(JoinHandle::join);
+        if let Some((running, shows)) = self.shows.take() {
+            drop(running);
+            // A panic in it is shown already.
+            let _ended = shows.join();
+        }
     }
 }

@@ -6,11 +6,12 @@ use std::{
 };
 
 use clap::Args;
+use serde_json::json;
 
 use crate::{
     base::one_line::{counted, one_line},
     cli::{
-        failure::{Exit, Failure},
+        failure::Failure,
         gateway::GatewayArgs,
         junit::{JunitCase, junit},
         output, runtime,
@@ -19,8 +20,8 @@ use crate::{
     net::server,
     play::{Source, TokenizerSource},
     prove::{
-        BehindError, BehindServer, CompareBy, CompareRules, GroundSources, GroundTruthError, PriceTable, Proof,
-        ProveCheck, ProveError, ProvePlan, ProvenFailure, Prover, ScriptPlaces, endpoint_name, ground_truth, marker_in,
+        BehindServer, CompareBy, CompareRules, GroundSources, GroundTruthError, PriceTable, Proof, ProveCheck,
+        ProveError, ProvePlan, ProvenFailure, Prover, ScriptPlaces, endpoint_name, ground_truth, marker_in,
         served_config,
     },
     recording::cassette,
@@ -112,19 +113,11 @@ pub(in crate::cli) fn run(args: ProveArgs) -> Result<ExitCode, Failure> {
             args.gateway.via
         ));
         let plan = plan(&args, address);
-        let proof = tokio::select! {
-            proof = prover.prove(&plan) => proof?,
-            () = shutdown.requested() => return Err(Failure::environment("stopped before anything was proven")),
-        };
+        let proof = shutdown.unless_requested(prover.prove(&plan), "anything was proven").await?;
         save(&args, &proof)?;
-        if args.json {
-            output::print_json(&serde_json::json!({
-                "gateway": args.gateway.via.to_string(), "seed": args.seed, "proven": proof.holds(), "proof": proof,
-            }))?;
-        } else {
-            output::print(&text(&args, &proof))?;
-        }
-        Ok(if proof.holds() { ExitCode::SUCCESS } else { Exit::No.into() })
+        let gateway = args.gateway.via.to_string();
+        let json = || json!({"gateway": gateway, "seed": args.seed, "proven": proof.holds(), "proof": proof});
+        output::verdict(proof.holds(), args.json, json, || text(&args, &proof))
     })
 }
 
@@ -258,20 +251,11 @@ fn text(args: &ProveArgs, proof: &Proof) -> String {
 impl From<GroundTruthError> for Failure {
     fn from(error: GroundTruthError) -> Self {
         match error {
-            GroundTruthError::Server(error) => error.into(),
+            GroundTruthError::Play(error) => error.into(),
             GroundTruthError::Cassette(error) => error.into(),
             GroundTruthError::Player(error) => error.into(),
-            GroundTruthError::Io(error) => Self::environment(error),
+            error @ GroundTruthError::Io(_) => Self::environment(error),
             error @ (GroundTruthError::Url(_) | GroundTruthError::Empty(_)) => Self::input(error),
-        }
-    }
-}
-
-impl From<BehindError> for Failure {
-    fn from(error: BehindError) -> Self {
-        match error {
-            BehindError::Play(error) => error.into(),
-            error @ BehindError::Io(_) => Self::environment(error),
         }
     }
 }

@@ -51,7 +51,7 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
         });
         let slo = args.slo.unwrap_or_default();
         let results = Arc::new(Results::new(&workload, slo, args.warmup.unwrap_or_default(), args.check));
-        let (planned, tokenizer) = (number(plan.requests()), inputs::tokenizer(&args)?);
+        let (planned, tokenizer) = (plan.requests() as u64, inputs::tokenizer(&args)?);
         let mut configuration = setup(&args)?;
         let inputs = RunInputs::of(&workload, &configuration, planned, args.seed);
         configuration.rules = workload.rules.clone();
@@ -160,12 +160,9 @@ fn setup(args: &ReplayArgs) -> Result<Drive, Failure> {
             out.display()
         )));
     }
-    for (name, text) in &args.header {
-        if HeaderValue::from_str(text).is_err() {
-            return Err(Failure::usage(format!(
-                "--header {name}: the value has characters that are not allowed in a header"
-            )));
-        }
+    if let Some((name, _)) = args.header.iter().find(|(_, text)| HeaderValue::from_str(text).is_err()) {
+        let message = format!("--header {name}: the value has characters that are not allowed in a header");
+        return Err(Failure::usage(message));
     }
     let mut headers = args.header.clone();
     if args.api_key.as_ref().is_some_and(|key| HeaderValue::from_str(&key.0).is_err()) {
@@ -195,10 +192,6 @@ fn setup(args: &ReplayArgs) -> Result<Drive, Failure> {
         duration: args.duration,
         threads: threads.unwrap_or(NonZeroUsize::MIN),
     })
-}
-
-fn number(count: usize) -> u64 {
-    u64::try_from(count).unwrap_or(u64::MAX)
 }
 
 impl From<WorkloadError> for Failure {

@@ -78,6 +78,21 @@ impl Shutdown {
     pub(in crate::cli) async fn requested(self) {
         self.by_interrupt().await;
     }
+
+    /// Waits for work that is worth nothing before its end: `end` says what a signal prevents.
+    pub(in crate::cli) async fn unless_requested<T, E>(
+        self,
+        work: impl Future<Output = Result<T, E>>,
+        end: &str,
+    ) -> Result<T, Failure>
+    where
+        Failure: From<E>,
+    {
+        tokio::select! {
+            done = work => Ok(done?),
+            () = self.requested() => Err(Failure::environment(format!("stopped before {end}"))),
+        }
+    }
 }
 
 struct Signals {

@@ -6,7 +6,11 @@ use clap::Args;
 
 use crate::{
     base::units::parse_duration,
-    cli::{failure::Failure, output, values::one_of},
+    cli::{
+        failure::Failure,
+        output,
+        values::{one_of, within},
+    },
     engine::{
         kv_cache::{HashAlgorithm, KvCacheConfig},
         scheduler::{SchedulerConfig, SchedulerConfigError, SchedulingPolicy},
@@ -97,7 +101,7 @@ pub(in crate::cli) struct SteppingArgs {
     #[arg(long, group = "@engine", value_name = "DURATION", value_parser = parse_duration)]
     pub(in crate::cli) prefill_time_std_dev: Option<Duration>,
     /// How many times longer everything takes with --max-num-seqs requests than with one.
-    #[arg(long, group = "@engine", value_name = "X", value_parser = factor)]
+    #[arg(long, group = "@engine", value_name = "X", value_parser = within(1.0..=1000.0, "a factor from 1 to 1000 is needed, such as 1.5"))]
     pub(in crate::cli) time_factor_under_load: Option<f64>,
 }
 
@@ -128,19 +132,14 @@ fn blocks(text: &str) -> Result<NonZeroU32, String> {
     Ok(blocks)
 }
 
-fn factor(text: &str) -> Result<f64, String> {
-    let factor = text.parse().ok().filter(|factor| (1.0..=1000.0).contains(factor));
-    factor.ok_or_else(|| "a factor from 1 to 1000 is needed, such as 1.5".to_owned())
-}
-
 /// Requests that run at once by default, as in vLLM on most GPUs.
 const MAX_NUM_SEQS: u32 = 256;
 
 /// The limits of a step, but for those that depend on the model.
 pub(in crate::cli) fn scheduler(args: &SteppingArgs) -> SchedulerConfig {
     SchedulerConfig {
-        max_num_seqs: usize::try_from(max_num_seqs(args)).unwrap_or(usize::MAX),
-        long_prefill_token_threshold: usize::try_from(args.long_prefill_token_threshold).unwrap_or(usize::MAX),
+        max_num_seqs: max_num_seqs(args) as usize,
+        long_prefill_token_threshold: args.long_prefill_token_threshold as usize,
         enable_chunked_prefill: !args.no_enable_chunked_prefill,
         policy: args.scheduling_policy,
         ..SchedulerConfig::default()
@@ -162,7 +161,7 @@ fn max_num_seqs(args: &SteppingArgs) -> u32 {
 }
 
 pub(in crate::cli) fn size(count: NonZeroU32) -> usize {
-    usize::try_from(count.get()).unwrap_or(usize::MAX)
+    count.get() as usize
 }
 
 /// Times that have flags of the command's own.
@@ -192,39 +191,32 @@ pub(in crate::cli) fn fitted(paths: &[PathBuf]) -> Result<StepFit, Failure> {
         .map_err(|error| Failure::input(error).hint(format!("the trace is {}", sources.name())))
 }
 
+/// Times around a mean, zero for what no flag gives.
+pub(in crate::cli) fn spread(mean: Option<Duration>, std_dev: Option<Duration>) -> Spread {
+    Spread { mean: mean.unwrap_or_default(), std_dev: std_dev.unwrap_or_default() }
+}
+
 /// The times that were set one by one; `None` where none was.
 fn knobs(args: &SteppingArgs, own: &OwnTimes) -> Option<Knobs> {
     let spreads = [
-        (
-            "time-to-first-token-std-dev",
-            args.time_to_first_token_std_dev,
-            "time-to-first-token",
-            own.time_to_first_token,
-        ),
-        (
-            "inter-token-latency-std-dev",
-            args.inter_token_latency_std_dev,
-            "inter-token-latency",
-            own.inter_token_latency,
-        ),
-        ("prefill-time-std-dev", args.prefill_time_std_dev, "prefill-time-per-token", args.prefill_time_per_token),
+        ("time-to-first-token", "", own.time_to_first_token, args.time_to_first_token_std_dev),
+        ("inter-token-latency", "", own.inter_token_latency, args.inter_token_latency_std_dev),
+        ("prefill-time", "-per-token", args.prefill_time_per_token, args.prefill_time_std_dev),
     ];
-    for (flag, _, of, _) in spreads.iter().filter(|(_, std_dev, _, mean)| std_dev.is_some() && mean.is_none()) {
-        output::note(&format!("--{flag} has no effect without --{of}\n"));
+    for (name, rest, ..) in spreads.iter().filter(|(.., mean, std_dev)| std_dev.is_some() && mean.is_none()) {
+        output::note(&format!("--{name}-std-dev has no effect without --{name}{rest}\n"));
     }
     let means = [own.time_to_first_token, own.inter_token_latency, args.prefill_overhead, args.prefill_time_per_token];
     if means.iter().all(Option::is_none) {
         return None;
     }
-    let spread = |mean: Option<Duration>, std_dev: Option<Duration>| Spread {
-        mean: mean.unwrap_or_default(),
-        std_dev: std_dev.unwrap_or_default(),
-    };
+    let [time_to_first_token, inter_token_latency, prefill_time_per_token] =
+        spreads.map(|(.., mean, std_dev)| spread(mean, std_dev));
     Some(Knobs {
-        time_to_first_token: spread(own.time_to_first_token, args.time_to_first_token_std_dev),
-        inter_token_latency: spread(own.inter_token_latency, args.inter_token_latency_std_dev),
+        time_to_first_token,
+        inter_token_latency,
         prefill_overhead: args.prefill_overhead.unwrap_or_default(),
-        prefill_time_per_token: spread(args.prefill_time_per_token, args.prefill_time_std_dev),
+        prefill_time_per_token,
         time_factor_under_load: args.time_factor_under_load.unwrap_or(1.0),
         max_num_seqs: max_num_seqs(args),
     })

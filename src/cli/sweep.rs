@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::{
     base::{one_line::one_line, units::parse_duration},
     cli::{
-        failure::{Exit, Failure},
+        failure::Failure,
         gateway::GatewayArgs,
         junit::{JunitCase, junit},
         output, runtime,
@@ -87,23 +87,18 @@ pub(in crate::cli) fn run(args: SweepArgs) -> Result<ExitCode, Failure> {
             args.gateway.model,
             args.gateway.via
         ));
-        let report = tokio::select! {
-            report = sweeper.sweep() => report?,
-            () = shutdown.requested() => return Err(Failure::environment("stopped before everything was swept")),
-        };
+        let report = shutdown.unless_requested(sweeper.sweep(), "everything was swept").await?;
         if let Some(path) = &args.junit {
             output::save(path, &junit_file(&report))?;
         }
-        if args.json {
-            output::print_json(&json!({
+        let json = || {
+            json!({
                 "gateway": args.gateway.via.to_string(), "seed": args.seed, "cells": report.cells(), "holds": report.holds(),
                 "report": report,
                 "commands": report.failed.iter().map(|outcome| command(&args, &outcome.cell)).collect::<Vec<_>>(),
-            }))?;
-        } else {
-            output::print(&text(&args, &report))?;
-        }
-        Ok(if report.holds() { ExitCode::SUCCESS } else { Exit::No.into() })
+            })
+        };
+        output::verdict(report.holds(), args.json, json, || text(&args, &report))
     })
 }
 
@@ -125,7 +120,7 @@ async fn sweeper(args: &SweepArgs) -> Result<Sweeper, Failure> {
     }
     let plan = SweepPlan {
         canary,
-        cells: sampled(cells, usize::try_from(args.cells).unwrap_or(usize::MAX), args.seed),
+        cells: sampled(cells, args.cells as usize, args.seed),
         model: args.gateway.model.clone(),
         compare: args.compare,
         has_usage: !args.without_usage,

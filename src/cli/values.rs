@@ -2,9 +2,10 @@
 //!
 //! See docs/decisions/0043-flag-values.md.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{fmt, ops::RangeInclusive, str::FromStr, time::Duration};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use serde::de::DeserializeOwned;
 
 use crate::{
     base::units::parse_duration,
@@ -77,6 +78,19 @@ pub(in crate::cli) fn share(needed: &'static str) -> impl Fn(&str) -> Result<f64
         };
         number.ok().filter(|share| (0.0..=1.0).contains(share)).ok_or_else(|| needed.to_owned())
     }
+}
+
+/// Reads a number of this range; `needed` is the message for what is none.
+pub(in crate::cli) fn within(
+    range: RangeInclusive<f64>,
+    needed: &'static str,
+) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    move |text| text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| needed.to_owned())
+}
+
+/// Reads JSON; `needed` goes on with the message of what is wrong.
+pub(in crate::cli) fn json<T: DeserializeOwned>(needed: &'static str) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| serde_json::from_str(text).map_err(|error| format!("{error}{needed}"))
 }
 
 /// Reads a duration of a flag that is thought of in seconds, so that a bare number would be taken for these.
@@ -239,6 +253,15 @@ pub(in crate::cli) fn host_and_port(typed: &str) -> Result<String, String> {
     let is_address = typed.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
     if is_address { Ok(typed.to_owned()) } else { Err(format!("`{typed}` is not HOST:PORT, such as 127.0.0.1:8001")) }
 }
+
+/// A random id as a UUID, version 4.
+pub(in crate::cli) fn uuid(random: u128) -> String {
+    let bits = random & !(0xf << 76 | 0x3 << 62) | 0x4 << 76 | 0x2 << 62;
+    let hex = format!("{bits:032x}");
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| hex.get(part).unwrap_or_default());
+    parts.join("-")
+}
+
 /// Advice about a server's URL that ends in the path of its API, which this program adds.
 pub(in crate::cli) fn api_path_advice(url: &UpstreamUrl) -> Option<&'static str> {
     let is_of_api = url.to_string().trim_end_matches('/').ends_with("/v1");

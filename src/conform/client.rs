@@ -89,9 +89,6 @@ impl ConformClient {
     }
 
     /// Sends a request; a body makes it JSON.
-    ///
-    /// # Errors
-    /// No answer, or one that breaks off or does not end.
     pub(crate) async fn send(
         &self,
         method: &str,
@@ -116,17 +113,11 @@ impl ConformClient {
     }
 
     /// The server's list of models, which is asked for once.
-    ///
-    /// # Errors
-    /// As those of [`send`](Self::send).
     pub(crate) async fn models(&self) -> Result<&FetchedResponse, ConformError> {
         self.models.get_or_try_init(|| self.send("GET", MODELS, None)).await
     }
 
     /// The first model that the server lists.
-    ///
-    /// # Errors
-    /// A server without one, or that cannot be reached.
     pub(crate) async fn model(&self) -> Result<String, ConformError> {
         let answer = self.models().await?;
         let page: Value = serde_json::from_slice(&answer.body).unwrap_or_default();

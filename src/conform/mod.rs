@@ -34,19 +34,18 @@ pub struct ConformCheck {
     /// Method and path, or an endpoint.
     pub request: String,
     /// What differs.
-    pub differences: Vec<ShapeDifference>,
-    /// What differs and harms no client that follows the recorded shapes.
-    pub notes: Vec<ShapeDifference>,
+    #[serde(flatten)]
+    pub found: ShapeDifferences,
 }
 
 impl ConformCheck {
     pub(super) fn new(name: impl Into<String>, request: impl Into<String>, found: ShapeDifferences) -> Self {
-        Self { name: name.into(), request: request.into(), differences: found.differences, notes: found.notes }
+        Self { name: name.into(), request: request.into(), found }
     }
 
     /// Returns true where nothing differs; with `is_strict`, nothing at all.
     pub(crate) fn holds(&self, is_strict: bool) -> bool {
-        self.differences.is_empty() && (!is_strict || self.notes.is_empty())
+        self.found.differences.is_empty() && (!is_strict || self.found.notes.is_empty())
     }
 }
 

@@ -15,11 +15,11 @@ pub struct ShapeDifference {
 }
 
 /// Differences that count, and those that do not.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ShapeDifferences {
     /// What counts.
     pub differences: Vec<ShapeDifference>,
-    /// What counts where it is strict.
+    /// What harms no client that follows the recorded shapes; it counts where it is strict.
     pub notes: Vec<ShapeDifference>,
 }
 

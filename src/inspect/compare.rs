@@ -170,7 +170,8 @@ fn metrics(earlier: &ComparedTrace, later: &ComparedTrace) -> Vec<(String, Compa
         let interval = steady::interval_of_difference(&a.resampled(0), &b.resampled(1));
         metrics.push((name.to_owned(), ComparedMetric::of(unit, good, (a.value(), b.value()), interval)));
     }
-    let counts = (Some(earlier.count()), Some(later.count()));
+    let count = |trace: &ComparedTrace| Some(trace.requests().count() as f64);
+    let counts = (count(earlier), count(later));
     metrics.push((REQUESTS.to_owned(), ComparedMetric::of(MetricUnit::Requests, Good::Neither, counts, None)));
     metrics
 }
@@ -334,10 +335,6 @@ impl ComparedTrace {
             Ratio::new(counts.iter().map(|(_, tokens)| (*tokens, seconds))),
         ]
     }
-
-    fn count(&self) -> f64 {
-        self.requests().count() as f64
-    }
 }
 
 /// Gaps between tokens, of each so many-th one.
@@ -357,7 +354,7 @@ impl Default for SampledGaps {
 impl SampledGaps {
     /// Adds gaps of the record at this place of the file.
     fn add(&mut self, place: usize, gaps: TokenGaps) {
-        let until = self.seen + usize::try_from(gaps.tokens).unwrap_or(usize::MAX);
+        let until = self.seen + gaps.tokens as usize;
         while self.seen < until {
             if self.seen.is_multiple_of(self.every) {
                 self.kept.push((place, gaps.each));

@@ -5,6 +5,7 @@ use std::{fmt, path::PathBuf, time::Duration};
 use serde::Serialize;
 
 use crate::{
+    base::stats::nearest_quantile,
     engine::{
         kv_cache::KvCacheConfig,
         offline::{self, Job, RequestTimeline},
@@ -158,7 +159,7 @@ fn predict(fit: &StepFit, predicted: &Predicted) -> Result<Prediction, InspectFi
 
 /// A record as a request: prompts that share blocks have the same ids there.
 fn job(record: &Record, number: u32, block_size: usize) -> Job {
-    let tokens = usize::try_from(record.prompt_tokens).unwrap_or(usize::MAX).clamp(1, LONGEST - 1);
+    let tokens = (record.prompt_tokens as usize).clamp(1, LONGEST - 1);
     let shared = record.block_hashes.iter().flat_map(|hash| {
         #[allow(clippy::cast_possible_truncation)] // halves of a number
         let (low, high) = (*hash as u32, (*hash >> 32) as u32);
@@ -166,7 +167,7 @@ fn job(record: &Record, number: u32, block_size: usize) -> Job {
     });
     let own = (0_u32..).map(|at| number.wrapping_mul(0x9e37_79b1).wrapping_add(at));
     let prompt: Vec<u32> = shared.chain(own).take(tokens).collect();
-    let output = vec![0; usize::try_from(record.output_tokens).unwrap_or(usize::MAX).clamp(1, LONGEST)];
+    let output = vec![0; (record.output_tokens as usize).clamp(1, LONGEST)];
     Job { arrival: record.arrival.unwrap_or_default(), request: Request { prompt, output, ..Request::default() } }
 }
 
@@ -220,10 +221,8 @@ impl FitLatencies {
     }
 }
 
-#[allow(clippy::cast_possible_truncation)] // a place in a list
 fn share(sorted: &[f64], share: f64) -> f64 {
-    let at = (sorted.len().saturating_sub(1) as f64 * share).round() as usize;
-    sorted.get(at).copied().unwrap_or(0.0)
+    nearest_quantile(sorted, share).unwrap_or_default()
 }
 
 fn mean(values: &[f64]) -> f64 {

@@ -20,22 +20,14 @@ pub struct GateResult {
 #[derive(Debug, Default)]
 pub struct MetricGate(BTreeMap<String, MetricLimits>);
 
-/// Limits of one metric in its unit; of changes, in shares of the earlier value.
-#[derive(Debug, Clone, Copy, Default)]
-struct MetricLimits {
-    max: Option<f64>,
-    min: Option<f64>,
-    max_increase: Option<f64>,
-    max_decrease: Option<f64>,
-}
-
-#[derive(Debug, Deserialize)]
+/// Limits of one metric: as they are written, or in its unit; of changes, in shares of the earlier value.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WrittenLimits {
-    max: Option<Limit>,
-    min: Option<Limit>,
-    max_increase: Option<Limit>,
-    max_decrease: Option<Limit>,
+struct MetricLimits<L = f64> {
+    max: Option<L>,
+    min: Option<L>,
+    max_increase: Option<L>,
+    max_decrease: Option<L>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -51,11 +43,11 @@ impl MetricGate {
     /// # Errors
     /// With the line or the field, where the text is no such TOML or a limit cannot be read.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
-        let written: BTreeMap<String, WrittenLimits> = toml::from_str(text).map_err(|error| error.to_string())?;
+        let written: BTreeMap<String, MetricLimits<Limit>> = toml::from_str(text).map_err(|error| error.to_string())?;
         if written.is_empty() {
             return Err("it has no table: write one for each metric, such as [ttft_p99]".to_owned());
         }
-        let read = |(metric, written): (String, WrittenLimits)| {
+        let read = |(metric, written): (String, MetricLimits<Limit>)| {
             let limits = MetricLimits::read(&metric, &written)?;
             Ok((metric, limits))
         };
@@ -77,13 +69,13 @@ impl MetricGate {
 }
 
 impl MetricLimits {
-    fn read(metric: &str, written: &WrittenLimits) -> Result<Self, String> {
+    fn read(metric: &str, written: &MetricLimits<Limit>) -> Result<Self, String> {
         let unit = unit_of(metric);
         let field = |name: &str, limit: &Option<Limit>, read: &dyn Fn(&Limit) -> Result<f64, String>| {
             let read = |limit| read(limit).map_err(|wrong| format!("[{metric}] {name}: {wrong}"));
             limit.as_ref().map(read).transpose()
         };
-        let WrittenLimits { max, min, max_increase, max_decrease } = written;
+        let MetricLimits { max, min, max_increase, max_decrease } = written;
         let limits = Self {
             max: field("max", max, &|limit| limit.in_unit(unit))?,
             min: field("min", min, &|limit| limit.in_unit(unit))?,
@@ -129,22 +121,19 @@ impl MetricLimits {
 impl Limit {
     /// Reads it as a value of a metric; of one that does not exist, in whatever unit.
     fn in_unit(&self, unit: Option<MetricUnit>) -> Result<f64, String> {
-        let time = |text: &str| Some(parse_duration(text).ok()?.as_secs_f64() * 1000.0);
-        let share = |text: &str| percent(text).or_else(|| number(text)).filter(|share| *share <= 1.0);
+        let (given, text) = match self {
+            Self::Number(value) => (is_amount(*value), ""),
+            Self::Text(text) => (None, text.as_str()),
+        };
+        let time = || Some(parse_duration(text).ok()?.as_secs_f64() * 1000.0);
+        let share = || given.or_else(|| percent(text)).or_else(|| number(text)).filter(|share| *share <= 1.0);
         let (expected, value) = match (unit, self) {
-            (Some(MetricUnit::Ms), Self::Number(value)) => ("a time: write \"500ms\"", is_amount(*value)),
-            (Some(MetricUnit::Ms), Self::Text(text)) => ("a time: write \"500ms\"", time(text)),
-            (Some(MetricUnit::Share), Self::Number(value)) => {
-                ("a share: write \"10%\" or 0.1", is_amount(*value).filter(|share| *share <= 1.0))
-            }
-            (Some(MetricUnit::Share), Self::Text(text)) => ("a share: write \"10%\" or 0.1", share(text)),
-            (Some(MetricUnit::Tokens | MetricUnit::PerSecond | MetricUnit::Requests), Self::Text(text)) => {
-                ("a number that is not negative", number(text))
-            }
-            (_, Self::Number(value)) => ("a number that is not negative", is_amount(*value)),
+            (Some(MetricUnit::Ms), _) => ("a time: write \"500ms\"", given.or_else(time)),
+            (Some(MetricUnit::Share), _) => ("a share: write \"10%\" or 0.1", share()),
             (None, Self::Text(text)) => {
-                ("a limit: write \"500ms\", \"10%\" or a number", time(text).or_else(|| percent(text)))
+                ("a limit: write \"500ms\", \"10%\" or a number", time().or_else(|| percent(text)))
             }
+            _ => ("a number that is not negative", given.or_else(|| number(text))),
         };
         value.ok_or_else(|| format!("`{}` is not {expected}", self.text()))
     }

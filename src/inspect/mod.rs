@@ -34,6 +34,6 @@ pub use schedule::{ScheduleWorkload, ScheduleWorkloadError};
 pub use sharing::PrefixSharing;
 pub use simulate::{
     Answers, AnswersInPrompts, ArrivalSchedule, Balance, Goodput, ReplicaReport, RouterPolicy, SimulateError,
-    SimulateReport, Simulation, UnknownPolicy, simulate,
+    SimulateReport, Simulation, simulate,
 };
 pub use summary::{Breakdown, FieldCounts, LatencySummary, SummaryReport, TokenSummary, summary};

@@ -6,8 +6,10 @@ use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 
 use crate::{
     faults::Fault,
+    net::upstream::UrlError,
     play::{Config, FaultLines, PlayError, Player, ServedKey, ServedLog, ServedResponse, ServerFaults},
-    replay::timing::Pacing,
+    recording::cassette::CassetteError,
+    replay::{player::CassettePlayerError, timing::Pacing},
 };
 
 /// A `play` behind a gateway; it stops when this is dropped.
@@ -27,7 +29,7 @@ impl BehindServer {
     ///
     /// # Errors
     /// As [`Player::load`], or when the listener has no address.
-    pub fn start(listener: TcpListener, config: Config, key: ServedKey) -> Result<Self, BehindError> {
+    pub fn start(listener: TcpListener, config: Config, key: ServedKey) -> Result<Self, GroundTruthError> {
         let log = Arc::new(ServedLog::new(key));
         let faults = Arc::new(ServerFaults::default().observed(Arc::clone(&log)));
         let config = Config { faults: Arc::clone(&faults), pacing: Pacing::Instant, drain: Duration::ZERO, ..config };
@@ -51,13 +53,25 @@ impl BehindServer {
     }
 }
 
-/// A server that cannot be started.
+/// Ground truth that cannot be made, or not be served.
 #[derive(Debug, thiserror::Error)]
-pub enum BehindError {
-    /// What it serves cannot be loaded.
+pub enum GroundTruthError {
+    /// What a server serves cannot be loaded.
     #[error(transparent)]
     Play(#[from] PlayError),
+    /// Cassettes cannot be played.
+    #[error(transparent)]
+    Player(#[from] CassettePlayerError),
+    /// The scenarios, or what was made of a recording, are no cassette.
+    #[error(transparent)]
+    Cassette(#[from] CassetteError),
     /// The system's error.
     #[error("the server behind the gateway cannot be started")]
     Io(#[from] std::io::Error),
+    /// An address is no URL.
+    #[error(transparent)]
+    Url(#[from] UrlError),
+    /// A recording has no stream.
+    #[error("{0} has no stream of a chat, completion, message or response")]
+    Empty(String),
 }

@@ -77,6 +77,11 @@ pub(crate) struct ProveCase {
 }
 
 impl ProveCase {
+    /// A case of a stream with the places that its edits have.
+    pub(super) fn new((stream, endpoint): (usize, Endpoint), kind: CaseKind, edits: &[impl ToString]) -> Self {
+        Self { stream, endpoint, kind, edits: edits.iter().map(ToString::to_string).collect(), cuts: None }
+    }
+
     /// The lines that make it happen, as [`Fault`] takes them, without conditions. Cuts are so long after each other.
     pub(crate) fn lines(&self, pause_ms: u64) -> Vec<String> {
         let mut lines = self.edits.clone();
@@ -91,25 +96,21 @@ impl ProveCase {
     }
 
     /// The faults of the case, for the request with this marker.
-    ///
-    /// # Errors
-    /// An edit that is no fault.
     pub(crate) fn faults(&self, marker: &str, pause_ms: u64) -> Result<Vec<Fault>, FaultSyntaxError> {
         self.lines(pause_ms).iter().map(|line| format!("{line} where prompt={marker}").parse()).collect()
     }
 
     /// Edits that are not about where writes end.
     pub(crate) fn edits_of_bytes(&self) -> Vec<String> {
-        let is_cut = |edit: &&String| {
-            let name = edit.split([':', ' ']).next().unwrap_or_default();
-            ["split", "merge", "drip", "split-at"].contains(&name)
-        };
+        let is_cut = |edit: &&String| ["split", "merge", "drip", "split-at"].contains(&edit_kind(edit));
         self.edits.iter().filter(|edit| !is_cut(edit)).cloned().collect()
     }
 
     /// Returns true if something happens at a place of the stream, between its events.
     pub(crate) fn has_places(&self) -> bool {
-        self.edits.iter().any(|edit| is_placed(edit))
+        let is_placed =
+            |edit: &String| FAILURES.iter().chain(&["huge-line", "keep-alive"]).any(|name| edit.starts_with(name));
+        self.edits.iter().any(is_placed)
     }
 
     /// Returns true if it ends only when the client gives up: a stall for ever.
@@ -119,30 +120,22 @@ impl ProveCase {
 
     /// The kinds of its edits, which distinguish cases of one sort from others.
     pub(crate) fn sort(&self) -> String {
-        let kinds = self.edits.iter().map(|edit| edit.split([':', ' ']).next().unwrap_or_default());
-        let mut kinds: Vec<&str> = kinds.collect();
-        if self.cuts.is_some() {
-            kinds.push("split-at");
-        }
+        let cut = self.cuts.as_ref().map(|_| "split-at");
+        let kinds: Vec<&str> = self.edits.iter().map(|edit| edit_kind(edit)).chain(cut).collect();
         if kinds.is_empty() { "as it is".to_owned() } else { kinds.join("+") }
     }
 }
 
-fn is_placed(edit: &str) -> bool {
-    FAILURES.iter().chain(&["huge-line", "keep-alive"]).any(|name| edit.starts_with(name))
+/// The kind of a fault, by its line.
+pub(super) fn edit_kind(edit: &str) -> &str {
+    edit.split([':', ' ']).next().unwrap_or_default()
 }
 
 /// Every recut of every stream once.
 pub(super) fn recuts(streams: &[GroundStream]) -> Vec<ProveCase> {
-    let case = |(stream, endpoint): (usize, Endpoint), edits: &[&str]| ProveCase {
-        stream,
-        endpoint,
-        kind: CaseKind::Recut,
-        edits: edits.iter().map(|edit| (*edit).to_owned()).collect(),
-        cuts: None,
-    };
-    let pairs: Vec<(usize, Endpoint)> = pairs(streams).collect();
-    RECUTS.iter().flat_map(|edits| pairs.iter().map(move |pair| case(*pair, edits))).collect()
+    let of_all =
+        |edits: &&[&str]| pairs(streams).map(|pair| ProveCase::new(pair, CaseKind::Recut, edits)).collect::<Vec<_>>();
+    RECUTS.iter().flat_map(of_all).collect()
 }
 
 /// Every failure of every stream, before it, after its first event and in its middle.
@@ -155,13 +148,8 @@ pub(super) fn failures(streams: &[GroundStream]) -> Vec<ProveCase> {
             places.dedup();
             let placed = places.iter().filter(|place| **place <= last);
             let placed = placed.flat_map(|place| FAILURES.iter().map(move |name| format!("{name} at event {place}")));
-            cases.extend(placed.chain(REFUSALS.iter().map(|line| (*line).to_owned())).map(|edit| ProveCase {
-                stream,
-                endpoint: *endpoint,
-                kind: CaseKind::Failure,
-                edits: vec![edit],
-                cuts: None,
-            }));
+            let edits = placed.chain(REFUSALS.map(str::to_owned));
+            cases.extend(edits.map(|edit| ProveCase::new((stream, *endpoint), CaseKind::Failure, &[edit])));
         }
     }
     cases
@@ -222,8 +210,7 @@ impl RandomCuts {
         }
         cuts.sort_unstable();
         cuts.dedup();
-        let edits = edits.iter().map(|edit| (*edit).to_owned()).collect();
-        Some(ProveCase { stream: *stream, endpoint: *endpoint, kind: CaseKind::Recut, edits, cuts: Some(cuts) })
+        Some(ProveCase { cuts: Some(cuts), ..ProveCase::new((*stream, *endpoint), CaseKind::Recut, edits) })
     }
 }
 

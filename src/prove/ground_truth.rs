@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::{
-    behind::{BehindError, BehindServer},
+    behind::{BehindServer, GroundTruthError},
     client::StreamClient,
     events::{ReadEvent, ReadEvents},
     marker::stream_marker,
@@ -21,14 +21,14 @@ use crate::{
         Endpoint,
         answers::{Answer, ChoicePart},
     },
-    net::upstream::{UpstreamOptions, UpstreamUrl, UrlError},
+    net::upstream::{UpstreamOptions, UpstreamUrl},
     play::{Config, Source, Synthetic, TokenizerSource, Unmatched},
     recording::cassette::{
-        AnswerContent, Cassette, CassetteError, CassetteRecord, RecordedAnswer, SseEvent, parse, template::is_template,
+        AnswerContent, Cassette, CassetteRecord, RecordedAnswer, SseEvent, parse, template::is_template,
     },
     replay::{
         matching::MatchBy,
-        player::{CassettePlayer, CassettePlayerError, Ids, PlayerConfig},
+        player::{CassettePlayer, Ids, PlayerConfig},
         timing::Pacing,
     },
 };
@@ -70,10 +70,8 @@ pub struct GroundStream {
     pub name: String,
     /// Its events by endpoint.
     pub by_endpoint: Vec<(Endpoint, Vec<ReadEvent>)>,
-    /// Names of the tools that it calls.
-    pub tools: Vec<String>,
-    /// Whether it has log probabilities.
-    pub has_logprobs: bool,
+    /// What it has beside text.
+    pub extras: Extras,
 }
 
 /// Recordings that are streams beside the scenarios.
@@ -83,29 +81,6 @@ pub struct GroundSources {
     pub trace: Option<(Source, TokenizerSource)>,
     /// Cassettes.
     pub cassettes: Vec<Cassette>,
-}
-
-/// Ground truth that cannot be made.
-#[derive(Debug, thiserror::Error)]
-pub enum GroundTruthError {
-    /// A server cannot be started.
-    #[error(transparent)]
-    Server(#[from] BehindError),
-    /// Cassettes cannot be played.
-    #[error(transparent)]
-    Player(#[from] CassettePlayerError),
-    /// The scenarios, or what was made of a recording, are no cassette.
-    #[error(transparent)]
-    Cassette(#[from] CassetteError),
-    /// The system's error.
-    #[error("ground truth cannot be read")]
-    Io(#[from] std::io::Error),
-    /// An address is no URL.
-    #[error(transparent)]
-    Url(#[from] UrlError),
-    /// A recording has no stream.
-    #[error("{0} has no stream of a chat, completion, message or response")]
-    Empty(String),
 }
 
 /// Reads all streams.
@@ -210,7 +185,7 @@ impl AskedSource {
     async fn stream(&self, name: String, body: &dyn Fn(Endpoint) -> Option<Value>) -> Option<GroundStream> {
         debug_assert!(self.server.address.ip().is_loopback());
         let client = StreamClient::new(self.url.clone(), &UpstreamOptions::default(), self.headers.clone(), SILENCE);
-        let mut stream = GroundStream { name, by_endpoint: Vec::new(), tools: Vec::new(), has_logprobs: false };
+        let mut stream = GroundStream { name, by_endpoint: Vec::new(), extras: Extras::default() };
         for endpoint in ENDPOINTS {
             let (Some(path), Some(body)) = (endpoint.path(), body(endpoint)) else { continue };
             let received = client.post(path, Bytes::from(body.to_string())).await;
@@ -220,12 +195,12 @@ impl AskedSource {
                 continue;
             }
             for choice in answer.choices() {
-                stream.has_logprobs |= choice.logprobs.is_some();
+                stream.extras.has_logprobs |= choice.logprobs.is_some();
                 for part in &choice.parts {
                     if let ChoicePart::Call(call) = part
-                        && !stream.tools.iter().any(|tool| tool == call.name)
+                        && !stream.extras.tools.iter().any(|tool| tool == call.name)
                     {
-                        stream.tools.push(call.name.to_owned());
+                        stream.extras.tools.push(call.name.to_owned());
                     }
                 }
             }
@@ -298,6 +273,8 @@ pub fn served_config(streams: &[GroundStream], model: &str) -> Result<Config, Gr
     let mut records: Vec<CassetteRecord> = Vec::new();
     for (number, stream) in streams.iter().enumerate() {
         records.extend(stream.by_endpoint.iter().filter_map(|(endpoint, events)| {
+            let literal =
+                |event: &ReadEvent| SseEvent { name: event.name.clone(), data: without_templates(&event.data) };
             let content = AnswerContent::Events(events.iter().map(literal).collect());
             Some(stream_record(number, endpoint.path()?.to_owned(), content))
         }));
@@ -326,11 +303,6 @@ pub fn stream_record(stream: usize, path: String, content: AnswerContent) -> Cas
         answer: RecordedAnswer { status: 200, content, ..RecordedAnswer::default() },
         ..CassetteRecord::default()
     }
-}
-
-/// An event whose texts are no templates.
-fn literal(event: &ReadEvent) -> SseEvent {
-    SseEvent { name: event.name.clone(), data: without_templates(&event.data) }
 }
 
 /// A value whose texts are served as they are.

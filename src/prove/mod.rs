@@ -23,14 +23,14 @@ mod script;
 mod shrink;
 
 pub use self::{
-    behind::{BehindError, BehindServer},
+    behind::{BehindServer, GroundTruthError},
     checks::{CompareBy, CompareRules, ProveCheck, answer_content, first_difference, without_fields},
     client::{ReceivedEnd, ReceivedStream, StreamClient, StreamRead},
     events::{ReadEvent, ReadEvents},
     gateway::{FirstRequest, GatewayError, offered},
     ground_truth::{
-        ENDPOINTS, Extras, GroundSources, GroundStream, GroundTruthError, answer_events, cassette_config, ground_truth,
-        request, served_config, stream_record, without_templates,
+        ENDPOINTS, Extras, GroundSources, GroundStream, answer_events, cassette_config, ground_truth, request,
+        served_config, stream_record, without_templates,
     },
     marker::{marker, marker_in, markers_in, stream_marker},
     prices::{PriceError, PriceTable},

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::{
-    cases::{CaseKind, ProveCase, RandomCuts, failures, pairs, recuts},
+    cases::{CaseKind, ProveCase, RandomCuts, edit_kind, failures, pairs, recuts},
     checks::{FailedCheck, ProveCheck},
     client::ReceivedEnd,
     gateway::{FirstRequest, GatewayError, offered},
@@ -162,9 +162,8 @@ impl Prover {
         let firsts: Vec<ProveCase> = ENDPOINTS
             .iter()
             .filter_map(|endpoint| {
-                let (stream, _) = pairs(&self.streams).find(|(_, of)| of == endpoint)?;
-                let kind = CaseKind::Recut;
-                Some(ProveCase { stream, endpoint: *endpoint, kind, edits: Vec::new(), cuts: None })
+                let pair = pairs(&self.streams).find(|(_, of)| of == endpoint)?;
+                Some(ProveCase::new(pair, CaseKind::Recut, &[""; 0]))
             })
             .collect();
         let ask = async || -> Result<Vec<FirstRequest>, ProveError> {
@@ -236,21 +235,19 @@ impl Proving<'_> {
         if !self.is_about(&about) {
             return Ok(());
         }
-        let edits = TOGETHER.map(str::to_owned);
-        let (runs, together) = self.prover.isolation(self.plan.isolation, &edits, &self.proof.endpoints).await?;
+        let (runs, together) = self.prover.isolation(self.plan.isolation, &TOGETHER, &self.proof.endpoints).await?;
         self.proof.together = together;
         let is_mixed = runs.iter().any(|run| run.failure_of(ProveCheck::Isolation).is_some());
         let first = runs.iter().find(|run| !run.failed.is_empty()).and_then(|run| run.failed.first().cloned());
         let failed = runs.iter().filter(|run| !run.failed.is_empty()).count();
-        self.count(ProveCheck::Isolation, number(runs.len()), number(failed));
+        self.count(ProveCheck::Isolation, runs.len(), failed);
         let Some(first) = first else { return Ok(()) };
-        let few = FEW_TOGETHER.map(str::to_owned);
         let check = if is_mixed { ProveCheck::Isolation } else { first.check };
-        let (mut smallest, mut edits_of) = (runs, edits.to_vec());
+        let (mut smallest, mut edits) = (runs, TOGETHER);
         for count in FEWER_STREAMS.into_iter().filter(|count| *count < self.plan.isolation) {
-            let (runs, _) = self.prover.isolation(count, &few, &self.proof.endpoints).await?;
+            let (runs, _) = self.prover.isolation(count, &FEW_TOGETHER, &self.proof.endpoints).await?;
             if runs.iter().any(|run| run.failure_of(check).is_some()) {
-                (smallest, edits_of) = (runs, few.to_vec());
+                (smallest, edits) = (runs, FEW_TOGETHER);
                 break;
             }
         }
@@ -262,11 +259,11 @@ impl Proving<'_> {
             check: ProveCheck::Isolation,
             stream: "echo".to_owned(),
             endpoint: failure.case.endpoint,
-            faults: edits_of,
+            faults: edits.map(str::to_owned).to_vec(),
             writes: failure.writes().len(),
             streams: smallest.len(),
             what,
-            cases: number(failed),
+            cases: failed as u64,
             script: String::new(),
         };
         self.push(failure, check, &all);
@@ -277,12 +274,12 @@ impl Proving<'_> {
     fn add(&mut self, runs: Vec<CaseRun>, about: &[ProveCheck]) {
         for check in about.iter().filter(|check| self.plan.only.contains(check)) {
             let failed = runs.iter().filter(|run| run.failure_of(*check).is_some()).count();
-            self.count(*check, number(runs.len()), number(failed));
+            self.count(*check, runs.len(), failed);
         }
         // A failed stream whose events changed before the failure counts as a stream, where that is requested.
         if !about.contains(&ProveCheck::Stream) {
             let changed = runs.iter().filter(|run| run.failure_of(ProveCheck::Stream).is_some()).count();
-            self.count(ProveCheck::Stream, 0, number(changed));
+            self.count(ProveCheck::Stream, 0, changed);
         }
         for run in runs {
             self.proof.silent_cuts += u64::from(run.is_silent_cut);
@@ -293,9 +290,10 @@ impl Proving<'_> {
         }
     }
 
-    fn count(&mut self, check: ProveCheck, cases: u64, failed: u64) {
+    fn count(&mut self, check: ProveCheck, cases: usize, failed: usize) {
         for result in self.proof.checks.iter_mut().filter(|result| result.check == check) {
-            (result.cases, result.failed) = (result.cases + cases, result.failed + failed);
+            result.cases += cases as u64;
+            result.failed += failed as u64;
         }
     }
 
@@ -327,7 +325,7 @@ impl Proving<'_> {
     /// Adds a failure in its smallest form; returns false if it is one that is there already.
     fn add_shrunk(&mut self, Shrunk { run, is_repeated }: &Shrunk, check: ProveCheck, count: u64) -> bool {
         let faults = run.case.lines(self.prover.pause_ms);
-        let kinds = |lines: &[String]| lines.iter().map(|line| kind(line).to_owned()).collect::<Vec<_>>();
+        let kinds = |lines: &[String]| lines.iter().map(|line| edit_kind(line).to_owned()).collect::<Vec<_>>();
         let is_same = |failure: &&mut ProvenFailure| {
             // What fails beside others only is one stream disturbing another.
             let is_mixed = !is_repeated && failure.check == ProveCheck::Isolation;
@@ -375,11 +373,6 @@ fn explains(small: &ProveCase, other: &ProveCase) -> bool {
         && small.edits.iter().all(|edit| other.edits.contains(edit))
 }
 
-/// The kind of a fault's line.
-fn kind(line: &str) -> &str {
-    line.split([':', ' ']).next().unwrap_or_default()
-}
-
 /// The name of an endpoint in reports.
 #[must_use]
 pub fn endpoint_name(endpoint: Endpoint) -> &'static str {
@@ -390,8 +383,4 @@ pub fn endpoint_name(endpoint: Endpoint) -> &'static str {
         Endpoint::Responses => "responses",
         Endpoint::Embeddings | Endpoint::Other => "other",
     }
-}
-
-fn number(count: usize) -> u64 {
-    u64::try_from(count).unwrap_or(u64::MAX)
 }

@@ -14,7 +14,7 @@ use super::{
     checks::{CompareRules, FailedCheck, ProveCheck, TrueStream, is_silent_cut},
     client::{ReceivedEnd, ReceivedStream, StreamClient},
     events::ReadEvents,
-    ground_truth::{ECHO, Extras, GroundStream, request},
+    ground_truth::{ECHO, GroundStream, request},
     marker::marker,
 };
 use crate::{
@@ -66,9 +66,6 @@ pub(crate) struct CaseRun {
 
 impl Prover {
     /// Runs cases at once, and checks them.
-    ///
-    /// # Errors
-    /// A case that is no fault.
     pub(crate) async fn run(&self, cases: &[ProveCase]) -> Result<Vec<CaseRun>, FaultSyntaxError> {
         let mut runs = Vec::new();
         for batch in cases.chunks(self.concurrency.max(1)) {
@@ -85,28 +82,18 @@ impl Prover {
     }
 
     /// Runs so many streams at once, of which each has its own marker in its events. Returns how many were in progress together.
-    ///
-    /// # Errors
-    /// An edit that is no fault.
     pub(crate) async fn isolation(
         &self,
         count: usize,
-        edits: &[String],
+        edits: &[&str],
         endpoints: &[Endpoint],
     ) -> Result<(Vec<CaseRun>, usize), FaultSyntaxError> {
         let faults =
             edits.iter().map(|edit| format!("{edit} where prompt={}", super::marker::stream_marker(ECHO)).parse());
         self.behind.set_faults(faults.collect::<Result<_, _>>()?, self.seed);
-        let cases = endpoints.iter().cycle().take(count).map(|endpoint| ProveCase {
-            stream: ECHO,
-            endpoint: *endpoint,
-            kind: CaseKind::Isolation,
-            edits: edits.to_vec(),
-            cuts: None,
-        });
-        let running = cases.map(|case| {
-            let marker = self.next_marker(ECHO);
-            self.run_one(case, marker)
+        let running = endpoints.iter().cycle().take(count).map(|endpoint| {
+            let case = ProveCase::new((ECHO, *endpoint), CaseKind::Isolation, edits);
+            self.run_one(case, self.next_marker(ECHO))
         });
         let runs: Vec<CaseRun> = stream::iter(running).buffer_unordered(count.max(1)).collect().await;
         let together = most_together(&runs);
@@ -119,10 +106,7 @@ impl Prover {
 
     async fn run_one(&self, case: ProveCase, marker: String) -> CaseRun {
         let ground = self.streams.get(case.stream);
-        let extras = ground.map_or_else(Extras::default, |ground| Extras {
-            tools: ground.tools.clone(),
-            has_logprobs: ground.has_logprobs,
-        });
+        let extras = ground.map(|ground| ground.extras.clone()).unwrap_or_default();
         let request = Bytes::from(request(case.endpoint, &self.rules.model, &marker, &extras).to_string());
         let client = if case.stalls() { self.client.with_silence(self.stall) } else { self.client.clone() };
         let received = client.post(case.endpoint.path().unwrap_or("/"), request.clone()).await;

@@ -30,9 +30,6 @@ pub(crate) struct Shrunk {
 
 impl Prover {
     /// Shrinks a failure; the failure itself where nothing smaller fails.
-    ///
-    /// # Errors
-    /// A case that is no fault.
     pub(crate) async fn shrink(&self, found: CaseRun, check: ProveCheck) -> Result<Shrunk, FaultSyntaxError> {
         if found.served.is_none() {
             return Ok(Shrunk { run: found, is_repeated: true });

@@ -1,7 +1,7 @@
 //! Runs the cells, with clean answers between them, and the same clean answers without the gateway.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
@@ -110,7 +110,7 @@ impl AnswerNumbers {
 /// When no player takes them.
 pub fn served_answers(plan: &SweepPlan, pause: Duration) -> Result<Config, GroundTruthError> {
     let numbers = AnswerNumbers::of(&plan.cells);
-    let mut records = HashMap::new();
+    let mut records = BTreeMap::new();
     for (place, cell) in plan.cells.iter().enumerate() {
         for is_clean in [false, true] {
             let number = numbers.number(cell, is_clean);
@@ -121,15 +121,12 @@ pub fn served_answers(plan: &SweepPlan, pause: Duration) -> Result<Config, Groun
                 let answer = written(*endpoint, cell, &plan.canary, &plan.model, is_clean)?;
                 Some(record(number, endpoint.path()?, &answer, pause))
             };
-            let on_all: Vec<_> = ENDPOINTS.iter().filter_map(of).collect();
-            records.insert(number, on_all);
+            records.insert(number, ENDPOINTS.iter().filter_map(of).collect::<Vec<_>>());
         }
     }
-    let mut records: Vec<_> = records.into_iter().collect();
-    records.sort_by_key(|(number, _)| *number);
     let mut cassette = Cassette::default();
     cassette.path = "sweep.yaml".into();
-    cassette.records = records.into_iter().flat_map(|(_, records)| records).collect();
+    cassette.records = records.into_values().flatten().collect();
     // The canary may be shaped as a secret, and is none.
     let secrets = RedactionRules::none();
     let player =
@@ -187,15 +184,13 @@ impl Sweeper {
         let numbers = AnswerNumbers::of(&self.plan.cells);
         let absent = self.absent(&numbers).await?;
         let cells = self.plan.cells.iter().enumerate().filter(|(_, cell)| !absent.contains(&cell.endpoint));
-        let jobs = cells.flat_map(|(place, _)| {
-            let clean = is_beside_clean(&self.plan.cells, place).then_some((place, true));
-            [(place, false)].into_iter().chain(clean)
+        let jobs = cells.flat_map(|(place, cell)| {
+            let clean = is_beside_clean(&self.plan.cells, place).then_some((place, cell, true));
+            [(place, cell, false)].into_iter().chain(clean)
         });
-        let running = jobs.filter_map(|(place, is_clean)| {
-            let (cell, numbers) = (self.plan.cells.get(place)?, &numbers);
-            Some(async move {
-                if is_clean { self.clean(numbers, place, cell).await } else { self.cell(numbers, place, cell).await }
-            })
+        let numbers = &numbers;
+        let running = jobs.map(async |(place, cell, is_clean)| {
+            if is_clean { self.clean(numbers, place, cell).await } else { self.cell(numbers, place, cell).await }
         });
         let mut report = SweepReport::new(self.plan.allowed, absent.clone());
         let mut running = stream::iter(running).buffer_unordered(self.plan.concurrency.max(1));

@@ -1,6 +1,7 @@
 //! `cassette convert`: a trace of a cassette, a cassette of a trace or of what another tool wrote.
 
 use std::{
+    fmt::Display,
     fs,
     io::Read,
     path::{Path, PathBuf},
@@ -66,11 +67,10 @@ pub(in crate::cli) fn run(args: &ConvertArgs) -> Result<ExitCode, Failure> {
     let tokenizer = args.tokenizer.as_deref().map(load_tokenizer).transpose()?;
     if is_cassette(&args.to) {
         let head = head(&args.from);
-        if is_aimock(&head) {
-            return from_fixtures(args);
-        }
-        if is_http_log(&head) || !is_cassette(&args.from) && is_log(&head) {
-            return from_log(args);
+        if is_aimock(&head) || is_http_log(&head) || !is_cassette(&args.from) && is_log(&head) {
+            is_new(args)?;
+            let text = fs::read_to_string(&args.from).map_err(|error| wrong(args, ": ", error))?;
+            return if is_aimock(&head) { from_fixtures(args, &text) } else { from_log(args, &text) };
         }
     }
     match (is_cassette(&args.from), is_cassette(&args.to)) {
@@ -86,6 +86,11 @@ pub(in crate::cli) fn run(args: &ConvertArgs) -> Result<ExitCode, Failure> {
             "FROM is a trace (.jsonl, .jsonl.gz), a cassette of vcrpy (.yaml, .json), a HAR (.har), fixtures of aimock (.json) or a log of an MCP connection (.jsonl of mcp-cassette, .json of MCP Inspector)",
         )),
     }
+}
+
+/// What is wrong with the file that is converted.
+fn wrong(args: &ConvertArgs, place: &str, error: impl Display) -> Failure {
+    Failure::input(format!("{}{place}{error}", args.from.display()))
 }
 
 fn not_taken(path: &Path, what: &str, taken: &str) -> Failure {
@@ -129,12 +134,16 @@ fn from_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitC
     let rules = redaction::rules(&args.redaction)?;
     let refused = if args.skip { UnconvertibleRecords::LeaveOut } else { UnconvertibleRecords::Stop };
     let made = player::from_trace((reader.meta(), records), &rules, tokenizer, (&args.to, refused))?;
-    let named: Vec<String> = made.refused.iter().map(|why| format!("{}, {why}", args.from.display())).collect();
-    refuse(args, &named)?;
+    refuse_named(args, &made.refused)?;
     if made.records == 0 {
         return Ok(nothing_written(args));
     }
-    concluded(args, made.records as u64, named.len())
+    concluded(args, made.records as u64, made.refused.len())
+}
+
+/// Does the same, and names the file.
+fn refuse_named(args: &ConvertArgs, refused: &[impl Display]) -> Result<(), Failure> {
+    refuse(args, &refused.iter().map(|why| format!("{}, {why}", args.from.display())).collect::<Vec<_>>())
 }
 
 fn refuse(args: &ConvertArgs, refused: &[String]) -> Result<(), Failure> {
@@ -181,38 +190,28 @@ pub(in crate::cli) fn is_of_another_tool(path: &Path) -> bool {
     is_http_log(&head) || is_aimock(&head)
 }
 
-fn from_fixtures(args: &ConvertArgs) -> Result<ExitCode, Failure> {
-    is_new(args)?;
+fn from_fixtures(args: &ConvertArgs, text: &str) -> Result<ExitCode, Failure> {
     let rules = redaction::rules(&args.redaction)?;
-    let from = args.from.display();
-    let text = fs::read_to_string(&args.from).map_err(|error| Failure::input(format!("{from}: {error}")))?;
-    let ConvertedFixtures { text, records, refused } =
-        aimock(&text).map_err(|error| Failure::input(format!("{from}, {error}")))?;
-    let named: Vec<String> = refused.iter().map(|why| format!("{from}, {why}")).collect();
-    refuse(args, &named)?;
+    let ConvertedFixtures { text, records, refused } = aimock(text).map_err(|error| wrong(args, ", ", error))?;
+    refuse_named(args, &refused)?;
     if records == 0 {
         return Ok(nothing_written(args));
     }
     let mut cassette = cassette::parse(&args.to, &text)?;
     redact_cassette(&rules, &mut cassette);
     cassette::rewrite(&cassette)?;
-    concluded(args, records as u64, named.len())
+    concluded(args, records as u64, refused.len())
 }
 
-fn from_log(args: &ConvertArgs) -> Result<ExitCode, Failure> {
-    is_new(args)?;
-    let from = args.from.display();
+fn from_log(args: &ConvertArgs, text: &str) -> Result<ExitCode, Failure> {
     let rules = redaction::rules(&args.redaction)?;
-    let text = fs::read_to_string(&args.from).map_err(|error| Failure::input(format!("{from}: {error}")))?;
-    let wrong = |error: String| Failure::input(format!("{from}, {error}"));
-    let (imported, preflights) = if is_http_log(&text) {
-        let HttpLog { exchanges, preflights, refused } = http_log(&text).map_err(wrong)?;
-        let named: Vec<String> = refused.iter().map(|why| format!("{from}, {why}")).collect();
-        refuse(args, &named)?;
+    let (imported, preflights) = if is_http_log(text) {
+        let HttpLog { exchanges, preflights, refused } = http_log(text).map_err(|error| wrong(args, ", ", error))?;
+        refuse_named(args, &refused)?;
         (Imported { exchanges, left_out: 0, unrecorded: Unrecorded::default() }, preflights)
     } else {
         let name = servers::name(args.name.as_deref(), &args.from)?;
-        (import(&text, &name).map_err(|error| wrong(error.to_string()))?, 0)
+        (import(text, &name).map_err(|error| wrong(args, ", ", error))?, 0)
     };
     let Imported { exchanges, left_out, unrecorded } = imported;
     let preflights = [(preflights, "CORS preflight", "(OPTIONS) left out")];

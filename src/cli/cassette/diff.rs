@@ -56,7 +56,7 @@ pub(in crate::cli) enum DiffWhat {
 pub(in crate::cli) fn run(args: &DiffArgs) -> Result<ExitCode, Failure> {
     let found = args.differing()?;
     output::print(&args.text(&found))?;
-    Ok(if found.is_empty() { ExitCode::SUCCESS } else { Exit::No.into() })
+    Ok(Exit::unless(found.is_empty()))
 }
 
 /// Two records that differ, or one that has no other.
@@ -72,7 +72,7 @@ pub(in crate::cli) struct DifferingRecords {
 
 impl DiffArgs {
     pub(in crate::cli) fn differing(&self) -> Result<Vec<DifferingRecords>, Failure> {
-        let (old, new) = (DiffSide::load(&self.old)?, DiffSide::load(&self.new)?);
+        let (old, new) = (load(&self.old)?, load(&self.new)?);
         let found = |(old, new): (Option<&DiffRecord>, Option<&DiffRecord>)| {
             let known = new.or(old)?;
             let differences = match (old, new) {
@@ -139,41 +139,31 @@ impl DiffRecord {
     }
 }
 
-struct DiffSide(Vec<DiffRecord>);
-
-impl DiffSide {
-    fn load(path: &Path) -> Result<Self, Failure> {
-        let records = cassette::load(path)?.records;
-        let identified = lint::identified(&CanonicalRules::default(), &records);
-        Ok(Self(
-            records
-                .into_iter()
-                .zip(identified)
-                .map(|(record, identified)| DiffRecord::new(record, identified))
-                .collect(),
-        ))
-    }
+fn load(path: &Path) -> Result<Vec<DiffRecord>, Failure> {
+    let records = cassette::load(path)?.records;
+    let identified = lint::identified(&CanonicalRules::default(), &records);
+    Ok(records.into_iter().zip(identified).map(|(record, identified)| DiffRecord::new(record, identified)).collect())
 }
 
-fn pairs<'a>(old: &'a DiffSide, new: &'a DiffSide) -> Vec<(Option<&'a DiffRecord>, Option<&'a DiffRecord>)> {
+fn pairs<'a>(old: &'a [DiffRecord], new: &'a [DiffRecord]) -> Vec<(Option<&'a DiffRecord>, Option<&'a DiffRecord>)> {
     let mut by_key: HashMap<CanonicalKey, VecDeque<usize>> = HashMap::new();
-    old.0.iter().enumerate().for_each(|(at, known)| by_key.entry(known.identity().key).or_default().push_back(at));
+    old.iter().enumerate().for_each(|(at, known)| by_key.entry(known.identity().key).or_default().push_back(at));
     let mut partner: Vec<Option<usize>> =
-        new.0.iter().map(|known| by_key.get_mut(&known.identity().key).and_then(VecDeque::pop_front)).collect();
+        new.iter().map(|known| by_key.get_mut(&known.identity().key).and_then(VecDeque::pop_front)).collect();
     let mut left: Vec<usize> = by_key.into_values().flatten().collect();
     left.sort_unstable();
     let mut by_boundary: HashMap<String, VecDeque<usize>> = HashMap::new();
     for at in left {
-        let boundary = old.0.get(at).map(DiffRecord::boundary).unwrap_or_default();
+        let boundary = old.get(at).map(DiffRecord::boundary).unwrap_or_default();
         by_boundary.entry(boundary).or_default().push_back(at);
     }
-    for (known, partner) in new.0.iter().zip(&mut partner).filter(|(_, partner)| partner.is_none()) {
+    for (known, partner) in new.iter().zip(&mut partner).filter(|(_, partner)| partner.is_none()) {
         *partner = by_boundary.get_mut(&known.boundary()).and_then(VecDeque::pop_front);
     }
     let mut left: Vec<usize> = by_boundary.into_values().flatten().collect();
     left.sort_unstable();
-    let paired = new.0.iter().zip(partner).map(|(known, partner)| (partner.and_then(|at| old.0.get(at)), Some(known)));
-    paired.chain(left.into_iter().map(|at| (old.0.get(at), None))).collect()
+    let paired = new.iter().zip(partner).map(|(known, partner)| (partner.and_then(|at| old.get(at)), Some(known)));
+    paired.chain(left.into_iter().map(|at| (old.get(at), None))).collect()
 }
 
 fn differing(old: &DiffRecord, new: &DiffRecord, what: DiffWhat) -> Vec<String> {
@@ -181,18 +171,13 @@ fn differing(old: &DiffRecord, new: &DiffRecord, what: DiffWhat) -> Vec<String> 
     let prompt = || line("request", requests(old, new));
     let output = || match (&old.1, &new.1) {
         (ComparedRequest::Mcp(old, _), ComparedRequest::Mcp(new, _)) if new.method == "tools/list" => listed(old, new),
+        _ if what == DiffWhat::Tools => line("tools", differences(&tools(old), &tools(new))),
         _ => line("answer", answers(&old.0, &new.0)),
     };
     match what {
         DiffWhat::Run => [prompt(), output()].concat(),
         DiffWhat::Prompt => prompt(),
-        DiffWhat::Output => output(),
-        DiffWhat::Tools => match (&old.1, &new.1) {
-            (ComparedRequest::Mcp(old, _), ComparedRequest::Mcp(new, _)) if new.method == "tools/list" => {
-                listed(old, new)
-            }
-            _ => line("tools", differences(&tools(old), &tools(new))),
-        },
+        DiffWhat::Output | DiffWhat::Tools => output(),
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
     cli::{
         failure::{Exit, Failure},
         output::{self, shell_word},
-        player::files::{files as files_of, once},
+        player::files::{cassettes as files, once},
         redaction::{self, RedactionArgs, shown},
     },
     recording::{
@@ -37,7 +37,7 @@ pub(in crate::cli) enum CassetteCommand {
     New(NewArgs),
     /// Check a cassette: that it can be read, that nothing in it is ignored, and that it holds no secrets.
     #[command(after_long_help = "Example:\n  vllm-vcr cassette validate agent.yaml")]
-    Validate(ValidateArgs),
+    Validate(SecretsArgs),
     /// Rewrite a cassette as the recorder would; comments are lost.
     #[command(
         after_long_help = "Examples:\n  vllm-vcr cassette fmt agent.yaml\n  vllm-vcr cassette fmt --check agent.yaml"
@@ -48,7 +48,7 @@ pub(in crate::cli) enum CassetteCommand {
     Diff(diff::DiffArgs),
     /// Remove the secrets from a cassette and its sidecar.
     #[command(after_long_help = "Example:\n  vllm-vcr cassette redact agent.yaml --redact-key x-tenant")]
-    Redact(RedactArgs),
+    Redact(SecretsArgs),
     /// Merge cassettes into a new one; records get new numbers and keep their times and token ids.
     #[command(after_long_help = "Example:\n  vllm-vcr cassette merge weather.yaml news.yaml -o agent.yaml")]
     Merge(MergeArgs),
@@ -73,9 +73,9 @@ pub(in crate::cli) struct NewArgs {
     pub(in crate::cli) file: PathBuf,
 }
 
-/// Cassettes to check.
+/// Cassettes to check, or to take secrets out of.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct ValidateArgs {
+pub(in crate::cli) struct SecretsArgs {
     /// The cassettes.
     #[arg(value_name = "FILE", required = true)]
     pub(in crate::cli) files: Vec<PathBuf>,
@@ -95,16 +95,6 @@ pub(in crate::cli) struct FmtArgs {
     /// Writes every request in full.
     #[arg(long)]
     pub(in crate::cli) expand: bool,
-}
-
-/// A cassette to take secrets out of.
-#[derive(Debug, Args)]
-pub(in crate::cli) struct RedactArgs {
-    /// The cassettes.
-    #[arg(value_name = "FILE", required = true)]
-    pub(in crate::cli) files: Vec<PathBuf>,
-    #[command(flatten)]
-    pub(in crate::cli) redaction: RedactionArgs,
 }
 
 /// Cassettes to put together.
@@ -173,44 +163,26 @@ pub(in crate::cli) fn new_cassette(path: &Path, taken: ExistingCassette) -> Resu
     }
 }
 
-/// The files of all paths; a folder stands for its cassettes.
-fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
-    files_of(paths, &|_| "name cassettes, or a folder of cassettes".to_owned())
-}
-
-/// Defects of cassettes.
-#[derive(Debug, Clone, Copy, Default)]
-struct CassetteFaults {
-    has_secrets: bool,
-    has_warnings: bool,
-}
-
 /// Exits with [`Exit::BadInput`] for secrets, with [`Exit::No`] for what has no effect. Of several files all are checked, also where
 /// one of them cannot be read.
-fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
+fn validate(args: &SecretsArgs) -> Result<ExitCode, Failure> {
     let rules = redaction::rules(&args.redaction)?;
     let files = files(&args.files)?;
-    let (mut all, mut unreadable) = (CassetteFaults::default(), None);
+    let (mut worst, mut unreadable) = (None, None);
     for file in &files {
         match validate_one(file, &rules) {
             Ok((report, wrong)) => {
                 output::print(&report)?;
-                all.has_secrets |= wrong.has_secrets;
-                all.has_warnings |= wrong.has_warnings;
+                worst = worst.max(wrong);
             }
             Err(failure) if files.len() == 1 => return Err(failure),
             Err(failure) => unreadable = Some(failure.report()),
         }
     }
-    Ok(match (unreadable, all) {
-        (Some(code), _) => code,
-        (None, CassetteFaults { has_secrets: true, .. }) => Exit::BadInput.into(),
-        (None, CassetteFaults { has_warnings: true, .. }) => Exit::No.into(),
-        (None, _) => ExitCode::SUCCESS,
-    })
+    Ok(unreadable.or(worst.map(Exit::into)).unwrap_or_default())
 }
 
-fn validate_one(file: &Path, rules: &RedactionRules) -> Result<(String, CassetteFaults), Failure> {
+fn validate_one(file: &Path, rules: &RedactionRules) -> Result<(String, Option<Exit>), Failure> {
     let cassette = cassette::load(file)?;
     player::check_top(&cassette)?;
     let mut report = String::new();
@@ -218,7 +190,7 @@ fn validate_one(file: &Path, rules: &RedactionRules) -> Result<(String, Cassette
     // That a record was edited is no mistake.
     let warnings: Vec<&String> =
         cassette.warnings.iter().filter(|warning| !warning.contains(" was edited: ")).collect();
-    let wrong = CassetteFaults { has_secrets: !secrets.is_empty(), has_warnings: !warnings.is_empty() };
+    let wrong = if secrets.is_empty() { (!warnings.is_empty()).then_some(Exit::No) } else { Some(Exit::BadInput) };
     warnings.into_iter().for_each(|warning| report.push_str(&format!("{}\n", one_line(&shown(warning)))));
     secrets.iter().for_each(|secret| report.push_str(&format!("secret: {}\n", one_line(secret))));
     let notes = lint::notes(&cassette).into_iter().chain(player::not_put_back(&cassette));
@@ -260,10 +232,10 @@ fn fmt(args: &FmtArgs) -> Result<ExitCode, Failure> {
             fs::write(file, new).map_err(io)?;
         }
     }
-    Ok(if args.check && changes { Exit::No.into() } else { ExitCode::SUCCESS })
+    Ok(Exit::unless(!args.check || !changes))
 }
 
-fn redact(args: &RedactArgs) -> Result<ExitCode, Failure> {
+fn redact(args: &SecretsArgs) -> Result<ExitCode, Failure> {
     let (rules, mut left) = (redaction::rules(&args.redaction)?, Vec::new());
     for file in &files(&args.files)? {
         let mut cassette = cassette::load(file)?;

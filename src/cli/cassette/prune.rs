@@ -8,6 +8,7 @@ use std::{
 };
 
 use clap::Args;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
@@ -37,6 +38,7 @@ pub(in crate::cli) struct PruneArgs {
 }
 
 /// An unused record, as a report names it.
+#[derive(Deserialize)]
 struct Unused {
     cassette: String,
     record: u64,
@@ -68,7 +70,7 @@ pub(in crate::cli) fn run(args: &PruneArgs) -> Result<ExitCode, Failure> {
             remove(&mut cassette, &removed)?;
         }
     }
-    Ok(if args.check && changes { Exit::No.into() } else { ExitCode::SUCCESS })
+    Ok(Exit::unless(!args.check || !changes))
 }
 
 /// Reads the unused records of a report, from a file or from stdin (`-`).
@@ -77,16 +79,10 @@ fn read(report: &Path) -> Result<Vec<Unused>, Failure> {
     let text = if report == Path::new("-") { io::read_to_string(io::stdin()) } else { fs::read_to_string(report) };
     let text = text.map_err(|error| wrong(&error.to_string()))?;
     let parsed: Value = serde_json::from_str(&text).map_err(|error| wrong(&format!("not JSON: {error}")))?;
-    let listed = parsed.get("unused").and_then(Value::as_array).ok_or_else(|| {
+    let listed = parsed.get("unused").filter(|unused| unused.is_array()).ok_or_else(|| {
         wrong("it has no `unused`").hint("use the file of --report FILE, or the response of /vcr/report")
     })?;
-    let one = |entry: &Value| {
-        let text = |name: &str| entry.get(name).and_then(Value::as_str).map(str::to_owned);
-        let number = |name: &str| entry.get(name).and_then(Value::as_u64);
-        let (cassette, request) = (text("cassette")?, text("request")?);
-        Some(Unused { cassette, record: number("record")?, line: number("line")?, request })
-    };
-    listed.iter().map(|entry| one(entry).ok_or_else(|| wrong("an entry of `unused` is malformed"))).collect()
+    Vec::deserialize(listed).map_err(|_| wrong("an entry of `unused` is malformed"))
 }
 
 /// The ids of a file's unused records, which have to be as they were in that run.

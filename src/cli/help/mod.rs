@@ -27,24 +27,7 @@ pub(in crate::cli) fn has_topics(command: &Command) -> bool {
     !screen::is_whole(command)
 }
 
-/// Part of a command's help.
-#[derive(Debug)]
-enum View {
-    /// The flags that matter, three examples and the words for topics.
-    Screen,
-    /// Names of all flags by topic.
-    Index,
-    /// Everything about all flags.
-    All,
-    /// Everything about the flags with these ids.
-    Flags(Vec<String>),
-}
-
 /// Finds the page that `arguments` ask for; `None` if they ask for none.
-///
-/// # Errors
-///
-/// There is no such topic.
 pub(in crate::cli) fn requested(program: &Command, arguments: &[OsString]) -> Result<Option<clap::Error>, Failure> {
     let words = words(arguments);
     let Some(at) = words.iter().position(|word| is_help(word)) else { return Ok(None) };
@@ -59,7 +42,7 @@ pub(in crate::cli) fn requested(program: &Command, arguments: &[OsString]) -> Re
     }
     let topic = after.next().filter(|word| !word.starts_with('-'));
     let is_long = help.starts_with("--");
-    Ok(Some(page(command, &view(command, topic, is_long)?)))
+    page(command, topic, is_long).map(Some)
 }
 
 /// The screen of a command for which too little was typed, in place of clap's; and where `play`'s --host and --port are elsewhere.
@@ -100,30 +83,22 @@ fn built(program: &Command) -> Command {
     program
 }
 
-/// Chooses what is shown; `-h` is also typed before or within other arguments, so what follows it need not be a topic.
-fn view(command: &Command, topic: Option<&str>, is_long: bool) -> Result<View, Failure> {
-    let topics = topics::of(command);
+/// A page, as clap's request to print it: everything about all flags or those of a topic, their names by topic, or the screen. `-h` is also
+/// typed before or within other arguments, so what follows it need not be a topic.
+fn page(command: &Command, topic: Option<&str>, is_long: bool) -> Result<clap::Error, Failure> {
+    let (topics, long) = (topics::of(command), |command| printed(command, &["--help"]));
     match topic {
-        Some("all") => Ok(View::All),
+        Some("all") => return Ok(long(with_usage(command))),
         Some(word) => match topics::find(command, &topics, word) {
-            Some(ids) => Ok(View::Flags(ids)),
-            None if is_long => Err(topics::unknown(command, &topics, word)),
-            None => Ok(View::Screen),
+            Some(ids) => return Ok(long(flags(command, &ids))),
+            None if is_long => return Err(topics::unknown(command, &topics, word)),
+            None => {}
         },
-        None if !is_long => Ok(View::Screen),
-        None if !has_topics(command) => Ok(View::All),
-        None => Ok(View::Index),
+        None if is_long && has_topics(command) => return Ok(long(index(command))),
+        None if is_long => return Ok(long(with_usage(command))),
+        None => {}
     }
-}
-
-/// A page, as clap's request to print it.
-fn page(command: &Command, view: &View) -> clap::Error {
-    match view {
-        View::Screen => printed(screen::of(command), &["-h"]),
-        View::Index => printed(index(command), &["--help"]),
-        View::All => printed(with_usage(command), &["--help"]),
-        View::Flags(ids) => printed(flags(command, ids), &["--help"]),
-    }
+    Ok(printed(screen::of(command), &["-h"]))
 }
 
 /// The help of a command, as clap's request to print it.

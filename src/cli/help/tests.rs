@@ -21,8 +21,8 @@ fn name(command: &Command) -> String {
     command.get_bin_name().unwrap_or(command.get_name()).to_owned()
 }
 
-fn text(command: &Command, view: &View) -> String {
-    page(command, view).to_string()
+fn text(command: &Command, topic: Option<&str>, is_long: bool) -> String {
+    page(command, topic, is_long).unwrap().to_string()
 }
 
 fn of(line: &str) -> Result<String, String> {
@@ -36,7 +36,7 @@ fn of(line: &str) -> Result<String, String> {
 #[test]
 fn each_screen_fits() {
     for command in commands() {
-        let screen = text(&command, &View::Screen);
+        let screen = text(&command, None, false);
         let (lines, widest) = (screen.lines().count(), screen.lines().map(|line| line.chars().count()).max().unwrap());
         assert!(
             lines <= SCREEN.0 && widest <= SCREEN.1,
@@ -68,10 +68,10 @@ fn rows_name_flags() {
 #[test]
 fn each_flag_has_a_topic_that_shows_it() {
     for command in commands().iter().filter(|command| !screen::is_whole(command)) {
-        let index = text(command, &View::Index);
+        let index = text(command, None, true);
         for topic in topics::of(command) {
             assert_ne!(topic.heading, "Options", "flags of `{}` without a heading: {:?}", name(command), topic.flags);
-            let page = text(command, &view(command, Some(&topic.word), true).unwrap());
+            let page = text(command, Some(&topic.word), true);
             for flag in topic.flags {
                 let shown = |page: &str| {
                     let words = page.split(|letter: char| letter.is_whitespace() || ",.=[<".contains(letter));

@@ -8,7 +8,7 @@ use crate::{
     base::one_line::one_line,
     cli::{
         escape,
-        failure::{Exit, Failure},
+        failure::Failure,
         junit::{self, JunitCase},
         output,
     },
@@ -50,10 +50,7 @@ pub(super) fn run(args: &CompareArgs) -> Result<ExitCode, Failure> {
     };
     let comparison = compare(&args.a, &args.b, &gate)?;
     for path in [&args.junit, &args.markdown].into_iter().flatten() {
-        if [&args.a, &args.b]
-            .into_iter()
-            .any(|trace| fs::canonicalize(trace).is_ok_and(|own| fs::canonicalize(path).is_ok_and(|path| path == own)))
-        {
+        if output::is_same_file(path, &args.a) || output::is_same_file(path, &args.b) {
             return Err(Failure::usage(format!("{}: this is one of the traces", path.display())));
         }
     }
@@ -61,12 +58,7 @@ pub(super) fn run(args: &CompareArgs) -> Result<ExitCode, Failure> {
         let Some(path) = path else { continue };
         output::save(path, &text)?;
     }
-    if args.json {
-        output::print_json(&comparison)?;
-    } else {
-        output::print(&text(&comparison))?;
-    }
-    Ok(if comparison.passes() { ExitCode::SUCCESS } else { Exit::No.into() })
+    output::verdict(comparison.passes(), args.json, || &comparison, || text(&comparison))
 }
 
 /// The cells of a row: name, both values, change, interval and what it shows.

@@ -2,11 +2,9 @@
 
 mod compare;
 mod convert;
-mod merge;
-mod report;
 pub(in crate::cli) mod simulate;
 
-use std::{num::NonZeroU32, path::PathBuf, process::ExitCode, sync::Arc};
+use std::{fs, num::NonZeroU32, path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -18,9 +16,9 @@ use crate::{
         inspect::simulate::SimulateArgs,
         loading, output,
         redaction::{self, RedactionArgs},
-        stepping::in_flags,
+        stepping::{in_flags, size},
     },
-    inspect::{self, InspectFitError, Predicted, ScheduleWorkload},
+    inspect::{self, InspectFitError, MergeError, Predicted, ReportError, ScheduleWorkload},
     recording::trace::{Checked, Finding, Sources, Warning},
 };
 
@@ -66,11 +64,11 @@ pub(in crate::cli) enum InspectCommand {
     /// Merge traces into one, such as those of the shards of a load, on one clock; print the figures of the whole.
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect merge shard-*.jsonl.gz -o whole.jsonl.gz\n  \
                                  vllm-vcr inspect merge shards/ -o whole.jsonl.gz --json | jq .latencies.ttft")]
-    Merge(merge::TraceMergeArgs),
+    Merge(TraceMergeArgs),
     /// Write an HTML page of traces: curves, tables and comparisons.
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect report day.jsonl.gz -o day.html\n  \
                                  vllm-vcr inspect report before.jsonl.gz after.jsonl.gz -o change.html")]
-    Report(report::ReportArgs),
+    Report(ReportArgs),
 }
 
 /// Traces to fit, and one to predict.
@@ -127,6 +125,31 @@ pub(in crate::cli) struct InspectArgs {
     pub(in crate::cli) json: bool,
 }
 
+/// Traces that become one.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct TraceMergeArgs {
+    /// The traces: files, directories of traces, or the first file of a rotated capture.
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+    /// The new trace, compressed if the name ends in .gz.
+    #[arg(short, long, value_name = "FILE")]
+    out: PathBuf,
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Traces, and where the page goes.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ReportArgs {
+    /// The traces, side by side: each a file, a directory of its parts, or the first file of a rotated capture; - is stdin.
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// The HTML file to write, which needs no other file; an existing one is replaced.
+    #[arg(short, long, value_name = "FILE.html")]
+    output: PathBuf,
+}
+
 pub(in crate::cli) fn run(command: InspectCommand) -> Result<ExitCode, Failure> {
     match command {
         InspectCommand::Summary(args) => summary(&args),
@@ -137,8 +160,8 @@ pub(in crate::cli) fn run(command: InspectCommand) -> Result<ExitCode, Failure> 
         InspectCommand::Simulate(args) => simulate::run(&args),
         InspectCommand::Compare(args) => compare::run(&args),
         InspectCommand::Convert(args) => convert::run(&args),
-        InspectCommand::Merge(args) => merge::run(&args),
-        InspectCommand::Report(args) => report::run(&args),
+        InspectCommand::Merge(args) => merge(&args),
+        InspectCommand::Report(args) => report(&args),
     }
 }
 
@@ -150,7 +173,7 @@ fn audit(args: &AuditArgs) -> Result<ExitCode, Failure> {
         report.secrets_found == 0 && report.bad_lines.is_empty() && !report.warnings.iter().any(Warning::is_loss)
     });
     print_each(&reports, args.traces.json, ToString::to_string)?;
-    Ok(if is_clean { ExitCode::SUCCESS } else { Exit::No.into() })
+    Ok(Exit::unless(is_clean))
 }
 
 /// Prints a report of each file; as JSON one object, and a list of several.
@@ -169,7 +192,6 @@ fn schedule(args: &ScheduleArgs) -> Result<ExitCode, Failure> {
 }
 
 fn fit(args: &FitArgs) -> Result<ExitCode, Failure> {
-    let size = |count: std::num::NonZeroU32| usize::try_from(count.get()).unwrap_or(usize::MAX);
     let wanted = args.predict.as_ref().map(|path| Predicted {
         path: path.clone(),
         max_num_seqs: size(args.max_num_seqs),
@@ -190,6 +212,37 @@ fn summary(args: &InspectArgs) -> Result<ExitCode, Failure> {
     if args.json { output::print_json(&report) } else { output::print(&report.to_string()) }
 }
 
+fn merge(args: &TraceMergeArgs) -> Result<ExitCode, Failure> {
+    let (sources, progress) = (Sources::gather(&args.paths)?, Arc::default());
+    let merged = loading::watched(&progress, || inspect::merge(&sources, &args.out, &progress));
+    let report = merged.map_err(|error| match error {
+        MergeError::Trace(error) => error.into(),
+        error @ MergeError::NoStart(_) => {
+            Failure::input(error).hint("traces that `tap` and `replay --out` write have it; leave this one out")
+        }
+    })?;
+    if args.json { output::print_json(&report) } else { output::print(&report.to_string()) }
+}
+
+fn report(args: &ReportArgs) -> Result<ExitCode, Failure> {
+    let path = args.output.display();
+    let is_page = args.output.extension().is_some_and(|suffix| suffix.eq_ignore_ascii_case("html"));
+    if !is_page {
+        // A trace that stands where the page should would be lost.
+        return Err(Failure::usage(format!("--output {path}: the name of a page ends in .html")));
+    }
+    let progress = Arc::default();
+    let report =
+        loading::watched(&progress, || inspect::report(&args.files, &progress)).map_err(|error| match error {
+            ReportError::Trace(error) => Failure::input(error),
+            error => Failure::usage(error),
+        })?;
+    let page = report.html().map_err(Failure::environment)?;
+    fs::write(&args.output, &page).map_err(|error| Failure::environment(format!("{path}: {error}")))?;
+    output::note(&format!("{path}: {} kB\n", page.len().div_ceil(1000)));
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Exits with [`Exit::No`] when a rule is broken, records are missing, or there is none. A further file of a capture may be empty.
 fn check(args: &InspectArgs) -> Result<ExitCode, Failure> {
     let sources = Sources::gather(&args.paths)?;
@@ -201,7 +254,7 @@ fn check(args: &InspectArgs) -> Result<ExitCode, Failure> {
     }
     let is_sound = reports.iter().all(|report| report.findings.is_empty() && !report.is_cut());
     print_each(&reports, args.json, FindingsReport::text)?;
-    Ok(if is_sound && reports.iter().any(|report| report.records > 0) { ExitCode::SUCCESS } else { Exit::No.into() })
+    Ok(Exit::unless(is_sound && reports.iter().any(|report| report.records > 0)))
 }
 
 /// Result of a check, as JSON.

@@ -10,7 +10,7 @@ use crate::{
         failure::Failure,
         output,
         stepping::{self, ModelLength, OwnTimes, SteppingArgs, count, model_length},
-        values::{one_of, share},
+        values::{one_of, share, within},
     },
     engine::{
         kv_cache::KvCacheConfig,
@@ -44,7 +44,7 @@ pub(in crate::cli) struct SimulateArgs {
     #[arg(long, help_heading = "Router", value_name = "N", default_value = "64")]
     pub(in crate::cli) balance_abs_threshold: u32,
     /// The factor for --balance-abs-threshold.
-    #[arg(long, help_heading = "Router", value_name = "X", default_value = "1.5", value_parser = factor)]
+    #[arg(long, help_heading = "Router", value_name = "X", default_value = "1.5", value_parser = within(1.0..=1e6, "a factor from 1 on is needed, such as 1.5"))]
     pub(in crate::cli) balance_rel_threshold: f64,
     /// How many times faster than recorded requests arrive.
     #[arg(long, help_heading = "Workload", value_name = "X", default_value = "1")]
@@ -92,11 +92,6 @@ pub(in crate::cli) struct SimulateArgs {
     pub(in crate::cli) stepping: SteppingArgs,
 }
 
-fn factor(text: &str) -> Result<f64, String> {
-    let factor = text.parse().ok().filter(|factor| (1.0..=1e6).contains(factor));
-    factor.ok_or_else(|| "a factor from 1 on is needed, such as 1.5".to_owned())
-}
-
 /// Tokens that the cache holds by default, whatever its blocks are: 16384 blocks of 16.
 const CACHED_TOKENS: usize = 262_144;
 
@@ -107,8 +102,7 @@ pub(in crate::cli) fn run(args: &SimulateArgs) -> Result<ExitCode, Failure> {
 }
 
 fn simulation(args: &SimulateArgs, schedule: &ArrivalSchedule) -> Result<Simulation, Failure> {
-    let theirs = usize::try_from(schedule.block_size).unwrap_or(usize::MAX).max(1);
-    let block_size = args.block_size.map_or(theirs, stepping::size);
+    let block_size = args.block_size.map_or((schedule.block_size as usize).max(1), stepping::size);
     let usual = u32::try_from((CACHED_TOKENS / block_size).max(2)).unwrap_or(u32::MAX);
     let kv_cache = KvCacheConfig { block_size, ..stepping::kv_cache(&args.stepping, usual) };
     let own = OwnTimes {
@@ -118,8 +112,13 @@ fn simulation(args: &SimulateArgs, schedule: &ArrivalSchedule) -> Result<Simulat
     };
     let [profile, ..] = PROFILES;
     Ok(Simulation {
-        replicas: usize::try_from(args.replicas).unwrap_or(usize::MAX),
-        policy: policy(args),
+        replicas: args.replicas as usize,
+        policy: args.router,
+        balance: Balance {
+            cache_threshold: args.cache_threshold,
+            abs_threshold: args.balance_abs_threshold,
+            rel_threshold: args.balance_rel_threshold,
+        },
         scheduler: scheduler(args, &kv_cache)?,
         kv_cache,
         times: stepping::times(&args.stepping, &own)?.unwrap_or(StepTimes::Profile(profile)),
@@ -131,21 +130,9 @@ fn simulation(args: &SimulateArgs, schedule: &ArrivalSchedule) -> Result<Simulat
     })
 }
 
-fn policy(args: &SimulateArgs) -> RouterPolicy {
-    match args.router {
-        RouterPolicy::Prefix(_) => RouterPolicy::Prefix(Balance {
-            cache_threshold: args.cache_threshold,
-            abs_threshold: args.balance_abs_threshold,
-            rel_threshold: args.balance_rel_threshold,
-        }),
-        other => other,
-    }
-}
-
 /// The limits of a step. No request may be longer than the cache, for it would never run.
 fn scheduler(args: &SimulateArgs, kv_cache: &KvCacheConfig) -> Result<SchedulerConfig, Failure> {
-    let blocks = usize::try_from(kv_cache.num_gpu_blocks.saturating_sub(1)).unwrap_or(usize::MAX);
-    let fits = blocks.saturating_mul(kv_cache.block_size);
+    let fits = (kv_cache.num_gpu_blocks.saturating_sub(1) as usize).saturating_mul(kv_cache.block_size);
     let requested = args.max_model_len.and_then(|length| length.0).map(stepping::size);
     if let Some(requested) = requested.filter(|requested| *requested > fits) {
         let message = format!("--max-model-len {requested} does not fit the KV cache of {fits} tokens");
@@ -153,7 +140,7 @@ fn scheduler(args: &SimulateArgs, kv_cache: &KvCacheConfig) -> Result<SchedulerC
     }
     let scheduler = SchedulerConfig {
         max_model_len: requested.unwrap_or(fits),
-        max_num_queued_reqs: args.max_num_queued_reqs.and_then(|most| usize::try_from(most).ok()),
+        max_num_queued_reqs: args.max_num_queued_reqs.map(|most| most as usize),
         ..stepping::scheduler(&args.stepping)
     };
     let max_num_batched_tokens = args.stepping.max_num_batched_tokens.map(stepping::size);

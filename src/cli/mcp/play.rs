@@ -29,8 +29,8 @@ use crate::{
     },
     replay::{
         account::Concern,
-        mcp::{McpPolicy, McpRecordError, McpSession, OnNovel, OnUsedUp, ParamRules, RecordIndex, servers},
-        player::{check_top, secrets, secrets_of_top, value_plans},
+        mcp::{McpPolicy, McpSession, OnNovel, OnUsedUp, ParamRules, RecordIndex, servers},
+        player::{CassettePlayerError, check_top, secrets, secrets_of_top, value_plans},
     },
 };
 
@@ -96,12 +96,6 @@ pub(in crate::cli) struct McpPlayArgs {
     pub(in crate::cli) redaction: RedactionArgs,
 }
 
-impl From<McpRecordError> for Failure {
-    fn from(error: McpRecordError) -> Self {
-        Self::input(shown(&error.to_string()))
-    }
-}
-
 /// Answers until the client closes its end.
 pub(in crate::cli) fn run(args: McpPlayArgs) -> Result<ExitCode, Failure> {
     args.report.as_deref().map_or(Ok(()), conclude::writable)?;
@@ -124,7 +118,9 @@ pub(in crate::cli) fn run(args: McpPlayArgs) -> Result<ExitCode, Failure> {
         let found = searching.map(|searching| searching.join().unwrap_or_else(|_| search()));
         (index, found.unwrap_or_default())
     });
-    refuse_secrets(&found)?;
+    if !found.is_empty() {
+        return Err(CassettePlayerError::Secrets(found).into());
+    }
     let index = index?.putting_back(Arc::new(plans));
     let on_used_up = if args.strict { OnUsedUp::Error } else { OnUsedUp::Last };
     let policy = McpPolicy {
@@ -145,7 +141,10 @@ pub(in crate::cli) fn run(args: McpPlayArgs) -> Result<ExitCode, Failure> {
         if ended == McpEnd::AsRecorded {
             output::note("the recorded server ended here\n");
         }
-        conclude_with(&args, &session)
+        let (concerns, report) = (conclude::concerns(&args.fail_on, args.strict), session.report());
+        output::note(&report.text());
+        conclude::write_report(args.report.as_deref(), || session.report_json(&concerns))?;
+        Ok(conclude::outcome(&report, &concerns).exit_code(None))
     })
 }
 
@@ -157,17 +156,6 @@ fn load(path: &Path) -> Result<Cassette, Failure> {
     check_top(&cassette)?;
     cassette.warnings.iter().for_each(|warning| tracing::warn!("{}", shown(warning)));
     Ok(cassette)
-}
-
-/// A cassette that is committed is published.
-fn refuse_secrets(found: &[String]) -> Result<(), Failure> {
-    if found.is_empty() {
-        return Ok(());
-    }
-    let listed: Vec<&str> = found.iter().take(20).map(String::as_str).collect();
-    let message = format!("the cassettes hold secrets ({}):\n  {}", found.len(), listed.join("\n  "));
-    let hint = "remove them with `vllm-vcr cassette redact FILE`, or play them with --allow-secrets";
-    Err(Failure::input(message).hint(hint))
 }
 
 /// The server to be: the one that was typed, or the only one.
@@ -210,15 +198,6 @@ fn record_index(
         index.add((at, &cassette.path.display().to_string()), &cassette.records)?;
     }
     Ok(index)
-}
-
-/// Prints the report and writes it; the exit code.
-fn conclude_with(args: &McpPlayArgs, session: &McpSession) -> Result<ExitCode, Failure> {
-    let concerns = conclude::concerns(&args.fail_on, args.strict);
-    let report = session.report();
-    output::note(&report.text());
-    conclude::write_report(args.report.as_deref(), || session.report_json(&concerns))?;
-    Ok(conclude::outcome(&report, &concerns).exit_code(None))
 }
 
 /// Reads what a request gets that was not recorded, where no server can be asked.

@@ -1,6 +1,6 @@
 //! Flags of `tap` and `play` about MCP servers, and what they mean.
 
-use std::{borrow::Cow, path::Path, time::Duration};
+use std::{borrow::Cow, collections::HashSet, path::Path, time::Duration};
 
 use clap::Args;
 use http::{HeaderName, HeaderValue};
@@ -152,9 +152,11 @@ struct UpstreamHeader {
 
 pub(in crate::cli) fn servers(args: &McpTappedArgs) -> Result<Vec<NamedEndpoint>, Failure> {
     let servers = endpoints("--mcp", &args.mcp, &args.upstream_header)?;
-    let names = args.mcp_stdio.iter().map(|server| &server.name);
-    match names.enumerate().find(|(at, name)| is_named_before(args, *at, name)).map(|(_, name)| name) {
-        Some(name) => Err(Failure::usage(format!("--mcp-stdio {name}: another server has this name"))),
+    let mut known: HashSet<&str> = args.mcp.iter().map(|(name, _)| name.as_str()).collect();
+    match args.mcp_stdio.iter().find(|server| !known.insert(&server.name)) {
+        Some(McpCommand { name, .. }) => {
+            Err(Failure::usage(format!("--mcp-stdio {name}: another server has this name")))
+        }
         None => Ok(servers),
     }
 }
@@ -183,10 +185,6 @@ pub(in crate::cli) fn endpoints(
         }
         None => Ok(servers),
     }
-}
-
-fn is_named_before(args: &McpTappedArgs, at: usize, name: &str) -> bool {
-    args.mcp.iter().any(|(other, _)| other == name) || args.mcp_stdio.iter().take(at).any(|other| other.name == name)
 }
 
 pub(in crate::cli) fn headers(typed: &[Secret]) -> Result<Vec<(HeaderName, HeaderValue)>, Failure> {

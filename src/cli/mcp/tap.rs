@@ -1,14 +1,13 @@
 //! `mcp-tap`: its arguments, and the recording of an MCP server for a client over stdio.
 
-use std::{ffi::OsString, path::PathBuf, process::ExitCode, sync::Arc};
+use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
 use clap::{Args, ValueEnum};
-use http::{HeaderName, HeaderValue};
-use serde_json::Map;
 
 use crate::{
     cli::{
         failure::Failure,
+        gateway,
         mcp::servers::{self, server_name},
         output,
         player::{self, conclude},
@@ -16,7 +15,7 @@ use crate::{
         runtime,
         values::Secret,
     },
-    net::upstream::{Authorities, EndpointUrl, UpstreamOptions},
+    net::upstream::EndpointUrl,
     recording::cassette::{CassetteError, Header, WriteMode},
     tap::mcp::{McpTapError, RecordingTarget, StdioTap, UrlTap},
 };
@@ -99,7 +98,12 @@ pub(in crate::cli) fn run(mut args: McpTapArgs) -> Result<ExitCode, Failure> {
         mode,
         secrets,
     };
-    let url = args.url.clone().map(|url| url_tap(&args, url)).transpose()?;
+    let url = match args.url.clone() {
+        Some(url) => {
+            Some((url, servers::headers(&args.upstream_header)?, gateway::options(args.upstream_ca.as_deref())?))
+        }
+        None => None,
+    };
     runtime::run(|shutdown| async move {
         runtime::outlive_file_limits();
         let (input, output) = runtime::stdin_and_stdout()?;
@@ -127,14 +131,6 @@ pub(in crate::cli) fn run(mut args: McpTapArgs) -> Result<ExitCode, Failure> {
     })
 }
 
-type Called = (EndpointUrl, Vec<(HeaderName, HeaderValue)>, UpstreamOptions);
-
-fn url_tap(args: &McpTapArgs, url: EndpointUrl) -> Result<Called, Failure> {
-    let authorities = args.upstream_ca.as_deref().map(Authorities::read).transpose();
-    let authorities = authorities.map_err(Failure::input)?.map(Arc::new);
-    Ok((url, servers::headers(&args.upstream_header)?, UpstreamOptions { authorities, ..UpstreamOptions::default() }))
-}
-
 fn mode(args: &McpTapArgs) -> Result<WriteMode, Failure> {
     match args.mode {
         None if args.cassette.exists() => {
@@ -148,18 +144,6 @@ fn mode(args: &McpTapArgs) -> Result<WriteMode, Failure> {
 
 /// The top of a new cassette; what people wrote into one that is replaced stays.
 fn header(args: &McpTapArgs, mode: WriteMode, what: &RedactWhat) -> Result<Header, Failure> {
-    let mut header = player::replaced(Some(&args.cassette).filter(|_| mode == WriteMode::Replace))?.unwrap_or_default();
-    header.recorded = Map::new();
-    header.recorded.insert("by".to_owned(), concat!("vllm-vcr ", env!("CARGO_PKG_VERSION")).into());
-    let redact = &mut header.redact;
-    redact.is_off = what.is_off;
-    for (list, typed) in [
-        (&mut redact.keys, &args.redaction.redact_key),
-        (&mut redact.patterns, &args.redaction.redact_pattern),
-        (&mut redact.places, &what.places),
-        (&mut redact.shapes, &what.shapes),
-    ] {
-        list.extend(typed.iter().filter(|text| !list.contains(text)).cloned().collect::<Vec<_>>());
-    }
-    Ok(header)
+    let old = player::replaced(Some(&args.cassette).filter(|_| mode == WriteMode::Replace))?;
+    Ok(player::header_of(&args.redaction, what).over(old.unwrap_or_default()))
 }

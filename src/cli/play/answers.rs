@@ -1,32 +1,17 @@
 //! `--answers`: reading files of answers, and reading them again while the server runs.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::{task::spawn_blocking, time::interval};
 
 use crate::{
     base::one_line::counted,
     cli::{failure::Failure, output, redaction::shown, runtime},
-    recording::cassette::AnswersError,
     replay::player::{AnswerRules, CassettePlayer},
 };
 
 /// Time between looks at the files.
 const LOOK: Duration = Duration::from_millis(500);
-
-/// Reads the files; `None` where none is named.
-pub(in crate::cli) fn load(files: &[PathBuf]) -> Result<Option<Arc<AnswerRules>>, Failure> {
-    match files {
-        [] => Ok(None),
-        files => Ok(Some(AnswerRules::load(files.to_vec())?)),
-    }
-}
-
-impl From<AnswersError> for Failure {
-    fn from(error: AnswersError) -> Self {
-        Self::input(shown(&error.to_string()))
-    }
-}
 
 /// Reads the files again at SIGHUP, and when they change. Where one of them is wrong, what was read before stays.
 pub(in crate::cli) fn keep_reading(player: Option<&CassettePlayer>) -> Result<(), Failure> {

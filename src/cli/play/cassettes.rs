@@ -11,16 +11,19 @@ use crate::{
         failure::Failure,
         mcp::servers,
         output,
-        play::{answers, args::PlayArgs, config, model},
+        play::{args::PlayArgs, config, model},
         player::{
-            self, PlayerSettings, TappedServers,
+            self, PlayerSettings,
             admin::{self, AdminApi, AdminAt},
         },
     },
     net::upstream::{UpstreamOptions, UpstreamUrl},
     play::{Synthetic, load_tokenizer},
     recording::cassette::is_cassette,
-    replay::player::{CassettePlayer, OnMiss, PROBE, ServerEnvironment, tokenizer_name},
+    replay::{
+        matching::requests::MatchPolicy,
+        player::{AnswerRules, CassettePlayer, OnMiss, PROBE, PlayerConfig, ServerEnvironment, tokenizer_name},
+    },
     text::prompt::SpecialTokens,
 };
 
@@ -45,7 +48,8 @@ impl Played {
         paths.extend(args.replay_tokens.extract_if(.., |path| is_cassette(path)));
         let named = args.answers.model_tag.take_if(|tag| is_cassette(Path::new(tag)));
         paths.extend(named.map(PathBuf::from));
-        let answers = answers::load(&args.answer_files)?;
+        let has_rules = !args.answer_files.is_empty();
+        let answers = has_rules.then(|| AnswerRules::load(args.answer_files.clone())).transpose()?;
         if paths.is_empty() && answers.is_none() {
             player::refuse_recording_flags(&args.cassettes)?;
             return Ok(None);
@@ -62,18 +66,19 @@ impl Played {
         servers::hide_headers(&args.mcp.upstream_header, &mut args.redaction);
         let settings = PlayerSettings {
             paths: &paths,
-            upstream: args.upstream.clone(),
-            pacing: if answers.is_some() { config::written_pacing(args) } else { config::pacing(args) },
-            answers,
-            on_miss,
+            base: PlayerConfig {
+                upstream: args.upstream.clone(),
+                pacing: if answers.is_some() { config::written_pacing(args) } else { config::pacing(args) },
+                answers,
+                on_miss,
+                matching: MatchPolicy { min_match: args.min_match.unwrap_or_default(), ..MatchPolicy::default() },
+                ..PlayerConfig::default()
+            },
             is_strict: args.strict,
-            min_match: args.min_match.unwrap_or_default(),
             admin,
             redaction: &args.redaction,
-            reach: UpstreamOptions::default(),
             environment: ServerEnvironment::default(),
             mcp: Some(&args.mcp),
-            tapped: TappedServers::default(),
             fork: None,
         };
         let cassette_player = player::cassette_player(&args.cassettes, settings)?;

@@ -3,20 +3,21 @@
 use std::{num::NonZeroU32, path::PathBuf};
 
 use crate::{
-    api::{RequestTemplates, Spelling},
+    api::{
+        RequestTemplates::{Refused, Trusted},
+        Spelling,
+    },
     base::units::TimeScale,
     cli::{
         failure::Failure,
         play::{
             args::{PaceArg, PlayArgs},
-            engine, faults, fleet, lora, model,
-            server::ServerArgs,
-            sources,
+            engine, faults, fleet, lora, model, sources,
         },
         player::{self, matching},
         redaction,
     },
-    play::{Config, ServerOptions, SimulatorOptions, Source, Synthetic, Unmatched},
+    play::{Config, ServerOptions, Source, Synthetic, Unmatched},
     replay::{
         matching::{MatchBy, MinMatch},
         player::OnMiss,
@@ -33,7 +34,9 @@ pub(in crate::cli) fn config(args: PlayArgs) -> Result<Config, Failure> {
     let on_exhausted = player::on_exhausted(&args.cassettes, args.strict);
     let unmatched = if refuses_misses(&args) { Unmatched::Refuse } else { Unmatched::Random };
     let (default, is_core) = (Config::default(), args.simulated.engine_core.is_some());
-    let threads = args.server.threads.or_else(|| fleet::threads(args.simulated.replicas()));
+    let (replicas, threads) = (args.simulated.replicas(), args.server.threads);
+    let mut server = ServerOptions::from(args.server);
+    server.simulator.servers = NonZeroU32::new(replicas).unwrap_or(NonZeroU32::MIN);
     Ok(Config {
         source: source(args.synthetic, args.replay_tokens),
         strict_trace: args.strict_trace,
@@ -62,10 +65,10 @@ pub(in crate::cli) fn config(args: PlayArgs) -> Result<Config, Failure> {
         generation: model::generation(&args.engine),
         vocabulary: model::vocabulary(&args.engine),
         vllm_version: if is_core { default.vllm_version } else { model::spoken_version(&args.engine) },
-        server: server(args.server, args.simulated.replicas()),
+        server,
         chat_template: args.chat_template,
         template_kwargs: args.engine.default_chat_template_kwargs,
-        request_templates: request_templates(args.trust_request_chat_template),
+        request_templates: if args.trust_request_chat_template { Trusted } else { Refused },
         stream_interval: args.stream_interval,
         scale_out: args.enable_scale_out,
         multimodal: args.multimodal,
@@ -75,22 +78,12 @@ pub(in crate::cli) fn config(args: PlayArgs) -> Result<Config, Failure> {
         },
         max_logprobs: args.engine.max_logprobs,
         token_spelling: if args.engine.return_tokens_as_token_ids { Spelling::Id } else { Spelling::Text },
-        threads,
+        threads: threads.or_else(|| fleet::threads(replicas)),
         drain: args.drain_timeout,
         mcp_hosts: args.mcp.mcp_host,
         faults,
         ..default
     })
-}
-
-fn server(args: ServerArgs, servers: u32) -> ServerOptions {
-    let options = ServerOptions::from(args);
-    let servers = NonZeroU32::new(servers).unwrap_or(NonZeroU32::MIN);
-    ServerOptions { simulator: SimulatorOptions { servers, ..options.simulator }, ..options }
-}
-
-fn request_templates(are_trusted: bool) -> RequestTemplates {
-    if are_trusted { RequestTemplates::Trusted } else { RequestTemplates::Refused }
 }
 
 fn source(synthetic: Option<Synthetic>, trace_files: Vec<PathBuf>) -> Source {

@@ -6,7 +6,11 @@ use clap::Args;
 use serde::Deserialize;
 
 use crate::{
-    cli::{failure::Failure, output, values::one_of},
+    cli::{
+        failure::Failure,
+        output,
+        values::{json, one_of},
+    },
     engine::kv_events::{EventEncoding, EventHashes},
     play::KvEventsConfig,
 };
@@ -17,7 +21,7 @@ use crate::{
 pub(in crate::cli) struct KvEventsArgs {
     /// Publishes KV events over ZeroMQ as vLLM does, with its fields in JSON: enable_kv_cache_events, publisher (zmq or null), endpoint,
     /// replay_endpoint, buffer_steps, hwm, max_queue_size, topic. Needs --engine.
-    #[arg(long, value_name = "JSON", value_parser = fields)]
+    #[arg(long, value_name = "JSON", value_parser = json::<KvEventsFields>(NEEDED))]
     pub(in crate::cli) kv_events_config: Option<KvEventsFields>,
     /// Publishes KV events, without JSON.
     #[arg(long)]
@@ -59,61 +63,45 @@ pub(in crate::cli) enum PublisherKind {
     Zmq,
 }
 
-fn fields(text: &str) -> Result<KvEventsFields, String> {
-    serde_json::from_str(text).map_err(|error| {
-        format!("{error}; an object of vLLM's KVEventsConfig is needed, such as {{\"enable_kv_cache_events\":true}}")
-    })
-}
+/// An example for those who write something else.
+const NEEDED: &str = "; an object of vLLM's KVEventsConfig is needed, such as {\"enable_kv_cache_events\":true}";
 
 /// Batches that wait for a subscriber, which cannot be set otherwise.
 const HIGH_WATER_MARK: u64 = 100_000;
 
 /// Where events are published; `None` where they are not enabled.
 pub(in crate::cli) fn config(args: &KvEventsArgs) -> Result<Option<KvEventsConfig>, Failure> {
-    let KvEventsFields {
-        enable_kv_cache_events,
-        publisher,
-        endpoint,
-        replay_endpoint,
-        buffer_steps,
-        hwm,
-        max_queue_size,
-        topic,
-    } = args.kv_events_config.clone().unwrap_or_default();
-    if !(enable_kv_cache_events || args.enable_kv_cache_events) {
+    let fields = args.kv_events_config.clone().unwrap_or_default();
+    if !(fields.enable_kv_cache_events || args.enable_kv_cache_events) {
         let given = [("endpoint", args.kv_events_endpoint.is_some()), ("topic", args.kv_events_topic.is_some())];
         if let Some((name, _)) = given.iter().find(|(_, is_given)| *is_given) {
             let message = format!("--kv-events-{name} has no effect: KV events are not enabled");
             return Err(Failure::usage(message).hint("add --enable-kv-cache-events, or leave it out"));
         }
-        if publisher == Some(PublisherKind::Zmq) {
+        if fields.publisher == Some(PublisherKind::Zmq) {
             output::note("--kv-events-config: nothing is published without \"enable_kv_cache_events\": true\n");
         }
         return Ok(None);
     }
-    if publisher == Some(PublisherKind::Null) {
+    if fields.publisher == Some(PublisherKind::Null) {
         return Ok(None);
     }
-    if hwm.is_some_and(|hwm| hwm != HIGH_WATER_MARK) {
+    if fields.hwm.is_some_and(|hwm| hwm != HIGH_WATER_MARK) {
         output::note("--kv-events-config: hwm is always 100000 here\n");
     }
     let usual = KvEventsConfig::default();
-    Ok(Some(KvEventsConfig {
-        endpoint: args.kv_events_endpoint.clone().or(endpoint).unwrap_or(usual.endpoint),
-        replay_endpoint,
-        buffer_steps: buffer_steps.unwrap_or(usual.buffer_steps),
-        max_queue_size: max_queue_size.unwrap_or(usual.max_queue_size),
-        topic: args.kv_events_topic.clone().or(topic).unwrap_or(usual.topic),
-        encoding: args.kv_events_encoding,
-        hashes: args.kv_events_block_hashes.unwrap_or_else(of_environment),
-        data_parallel_rank: usual.data_parallel_rank,
-        port_offset: usual.port_offset,
-    }))
-}
-
-fn of_environment() -> EventHashes {
-    match env::var("VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES").as_deref().map(str::trim) {
+    let of_environment = || match env::var("VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES").as_deref().map(str::trim) {
         Ok("0") => EventHashes::Bytes,
         _ => EventHashes::Int,
-    }
+    };
+    Ok(Some(KvEventsConfig {
+        endpoint: args.kv_events_endpoint.clone().or(fields.endpoint).unwrap_or(usual.endpoint),
+        replay_endpoint: fields.replay_endpoint,
+        buffer_steps: fields.buffer_steps.unwrap_or(usual.buffer_steps),
+        max_queue_size: fields.max_queue_size.unwrap_or(usual.max_queue_size),
+        topic: args.kv_events_topic.clone().or(fields.topic).unwrap_or(usual.topic),
+        encoding: args.kv_events_encoding,
+        hashes: args.kv_events_block_hashes.unwrap_or_else(of_environment),
+        ..usual
+    }))
 }

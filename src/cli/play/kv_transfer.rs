@@ -8,8 +8,13 @@ use serde_json::{Map, Value};
 
 use crate::{
     base::units::parse_duration,
-    cli::{failure::Failure, output},
-    engine::step_clock::{Spread, TransferTimes},
+    cli::{
+        failure::Failure,
+        output,
+        stepping::spread,
+        values::{json, uuid},
+    },
+    engine::step_clock::TransferTimes,
     play::{KvRole, KvTransferConfig},
 };
 
@@ -20,7 +25,7 @@ pub(in crate::cli) struct KvTransferArgs {
     /// Gives the engine vLLM's NixlConnector, with vLLM's fields in JSON: kv_connector, kv_role (kv_producer, kv_consumer or kv_both),
     /// engine_id, kv_connector_extra_config (kv_lease_duration in seconds; peers, hosts beside this one that requests may name; side_channel_host and side_channel_port where the variables are not set, 0 for a free port). Other engines reach it at VLLM_NIXL_SIDE_CHANNEL_HOST and
     /// VLLM_NIXL_SIDE_CHANNEL_PORT. Needs --engine.
-    #[arg(long, value_name = "JSON", value_parser = fields)]
+    #[arg(long, value_name = "JSON", value_parser = json::<KvTransferFields>(NEEDED))]
     pub(in crate::cli) kv_transfer_config: Option<KvTransferFields>,
     /// Fixed time of a transfer of a prompt's blocks from the engine that computed them.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
@@ -55,14 +60,9 @@ pub(in crate::cli) struct KvTransferFields {
     kv_load_failure_policy: Value,
 }
 
-fn fields(text: &str) -> Result<KvTransferFields, String> {
-    serde_json::from_str(text).map_err(|error| {
-        format!(
-            "{error}; an object of vLLM's KVTransferConfig is needed, such as \
-             {{\"kv_connector\":\"NixlConnector\",\"kv_role\":\"kv_both\"}}"
-        )
-    })
-}
+/// An example for those who write something else.
+const NEEDED: &str = "; an object of vLLM's KVTransferConfig is needed, such as \
+    {\"kv_connector\":\"NixlConnector\",\"kv_role\":\"kv_both\"}";
 
 /// The connectors that are simulated: both are the same in vLLM.
 const CONNECTORS: [&str; 2] = ["NixlConnector", "NixlPullConnector"];
@@ -94,10 +94,6 @@ pub(in crate::cli) fn config(
         let message = format!("--kv-transfer-config: {connector} is not simulated");
         return Err(Failure::usage(message).hint("use \"kv_connector\": \"NixlConnector\""));
     }
-    let mean = |mean: Option<Duration>, std_dev: Option<Duration>| Spread {
-        mean: mean.unwrap_or_default(),
-        std_dev: std_dev.unwrap_or_default(),
-    };
     let own = |name: &str| match fields.kv_connector_extra_config.get(name)? {
         Value::String(text) => Some(text.clone()),
         other => Some(other.to_string()),
@@ -105,7 +101,7 @@ pub(in crate::cli) fn config(
     let of_variable = variable("VLLM_NIXL_SIDE_CHANNEL_PORT").filter(|port| !port.is_empty());
     let port = port(of_variable.or_else(|| own("side_channel_port")), replicas)?;
     Ok(Some(KvTransferConfig {
-        engine_id: fields.engine_id.clone().unwrap_or_else(random_id),
+        engine_id: fields.engine_id.clone().unwrap_or_else(|| uuid(rand::random())),
         role: role(fields)?,
         host: variable("VLLM_NIXL_SIDE_CHANNEL_HOST")
             .filter(|host| !host.is_empty())
@@ -115,8 +111,8 @@ pub(in crate::cli) fn config(
         peers: peers(fields)?,
         lease: lease(fields)?,
         times: TransferTimes {
-            latency: mean(args.kv_cache_transfer_latency, args.kv_cache_transfer_latency_std_dev),
-            per_token: mean(args.kv_cache_transfer_time_per_token, args.kv_cache_transfer_time_std_dev),
+            latency: spread(args.kv_cache_transfer_latency, args.kv_cache_transfer_latency_std_dev),
+            per_token: spread(args.kv_cache_transfer_time_per_token, args.kv_cache_transfer_time_std_dev),
         },
     }))
 }
@@ -178,14 +174,6 @@ fn port(given: Option<String>, replicas: u32) -> Result<u16, Failure> {
     let message = || format!("VLLM_NIXL_SIDE_CHANNEL_PORT (or side_channel_port) is {given}");
     let hint = "a port is needed, and with --replicas and --data-parallel-size as many from it on";
     given.parse().ok().filter(fits).ok_or_else(|| Failure::usage(message()).hint(hint))
-}
-
-/// A random UUID, as vLLM names engines.
-fn random_id() -> String {
-    let bits = rand::random::<u128>() & !(0xf << 76) & !(0x3 << 62) | 0x4 << 76 | 0x2 << 62;
-    let digits = format!("{bits:032x}");
-    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| digits.get(part).unwrap_or_default());
-    parts.join("-")
 }
 
 #[cfg(test)]

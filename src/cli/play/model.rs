@@ -4,7 +4,10 @@ use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 
 use crate::{
-    cli::{output, values::share},
+    cli::{
+        output,
+        values::{json, share},
+    },
     engine::OutputTokens,
     play::{
         AnswerOptions, Fingerprint, GenerationConfig, GenerationSource, SyntheticOptions, TokenizerSource, VllmVersion,
@@ -37,7 +40,7 @@ pub(in crate::cli) struct EngineArgs {
     #[arg(long, value_name = "JSON", default_value = "{}", hide_default_value = true, value_parser = object)]
     pub(in crate::cli) hf_overrides: Map<String, Value>,
     /// Variables for the chat template as JSON, such as {"enable_thinking":false}; a request's own take precedence.
-    #[arg(long, value_name = "JSON", default_value = "{}", hide_default_value = true, value_parser = map)]
+    #[arg(long, value_name = "JSON", default_value = "{}", hide_default_value = true, value_parser = json::<Map<String, Value>>(""))]
     pub(in crate::cli) default_chat_template_kwargs: Map<String, Value>,
     /// Maximum number of log probabilities per token that a request may ask for; -1 for the whole vocabulary.
     #[arg(long, group = "@answers", value_name = "N", default_value = "20", value_parser = clap::value_parser!(i32).range(-1..))]
@@ -55,13 +58,9 @@ fn version(text: &str) -> Result<Version, String> {
     Ok(Version { requested: text.to_owned(), minor })
 }
 
-fn map(json: &str) -> Result<Map<String, Value>, String> {
-    serde_json::from_str(json).map_err(|error| error.to_string())
-}
-
 /// A JSON object whose numbers are numbers.
-fn object(json: &str) -> Result<Map<String, Value>, String> {
-    let given = map(json)?;
+fn object(text: &str) -> Result<Map<String, Value>, String> {
+    let given: Map<String, Value> = json("")(text)?;
     match given.iter().find(|(_, value)| value.is_string()) {
         Some((name, value)) => Err(format!("{name} must be a number, not {value}")),
         None => Ok(given),
@@ -156,19 +155,18 @@ pub(in crate::cli) fn generation(args: &EngineArgs) -> GenerationConfig {
 /// Whose wire is spoken; a notice on stderr where it is that of another version than the one that was requested.
 pub(in crate::cli) fn spoken_version(args: &EngineArgs) -> VllmVersion {
     notice(args).iter().for_each(|notice| output::note(notice));
-    nearest(args)
-}
-
-fn nearest(args: &EngineArgs) -> VllmVersion {
     VllmVersion::nearest(args.vllm_version.minor)
 }
 
 fn notice(args: &EngineArgs) -> Option<String> {
-    let (requested, spoken) = (&args.vllm_version, nearest(args));
-    let known = VllmVersion::ALL.map(VllmVersion::name).join(" and ");
-    let (text, name) = (&requested.requested, spoken.name());
-    (requested.minor != spoken.minor())
-        .then(|| format!("--vllm-version {text}: responses are those of {name}; the known versions are {known}\n"))
+    let Version { requested, minor } = &args.vllm_version;
+    let (spoken, known) = (VllmVersion::nearest(*minor), VllmVersion::ALL.map(VllmVersion::name).join(" and "));
+    (*minor != spoken.minor()).then(|| {
+        format!(
+            "--vllm-version {requested}: responses are those of {}; the known versions are {known}\n",
+            spoken.name()
+        )
+    })
 }
 
 /// The value of `--tokenizer` for no tokenizer.
@@ -215,7 +213,7 @@ mod tests {
             ("0.40", VllmVersion::V0_32, true),
         ] {
             let args = typed(text).unwrap();
-            assert_eq!((nearest(&args), notice(&args).is_some()), (spoken, is_noted), "{text}");
+            assert_eq!((spoken_version(&args), notice(&args).is_some()), (spoken, is_noted), "{text}");
         }
         let text = notice(&typed("0.25.1").unwrap()).unwrap();
         assert_eq!(

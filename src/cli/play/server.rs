@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::{
     base::units::parse_duration,
-    cli::values::Secret,
+    cli::values::{Secret, within},
     net::server::{ClientCertificates, Tls, TlsError, TlsFiles},
     play::{ApiKeys, Cors, ServerOptions, SimulatorOptions},
 };
@@ -86,7 +86,8 @@ pub(in crate::cli) struct ServerArgs {
     #[arg(long, help_heading = "Metrics")]
     pub(in crate::cli) kv_cache_metrics: bool,
     /// Share of the blocks that --kv-cache-metrics watches, above 0 and up to 1.
-    #[arg(long, help_heading = "Metrics", value_name = "SHARE", default_value = "0.01", value_parser = positive_share)]
+    #[arg(long, help_heading = "Metrics", value_name = "SHARE", default_value = "0.01",
+        value_parser = within(f64::MIN_POSITIVE..=1.0, "a share above 0 and up to 1 is needed, such as 0.01"))]
     pub(in crate::cli) kv_cache_metrics_sample: f64,
     /// Threads that serve connections. Default: one per core. Half as many keep better time if the clients run on the same machine.
     #[arg(long, value_name = "N")]
@@ -106,11 +107,6 @@ fn json_object(text: &str) -> Result<Value, String> {
     let wrong = |why: String| format!("a JSON object is needed, such as {{\"running-requests\":16}}: {why}");
     let value: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
     if value.is_object() { Ok(value) } else { Err(wrong(format!("this is {value}"))) }
-}
-
-fn positive_share(text: &str) -> Result<f64, String> {
-    let share = text.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0);
-    share.ok_or_else(|| "a share above 0 and up to 1 is needed, such as 0.01".to_owned())
 }
 
 /// Strings in JSON, as vLLM takes lists.

@@ -4,7 +4,11 @@ use clap::Args;
 use serde_json::{Map, Value};
 
 use crate::{
-    cli::{failure::Failure, output, values::share},
+    cli::{
+        failure::Failure,
+        output,
+        values::{json, share},
+    },
     engine::scheduler::Speculation,
 };
 
@@ -14,7 +18,7 @@ use crate::{
 pub(in crate::cli) struct SpeculativeArgs {
     /// Adds draft tokens to the engine's steps, with vLLM's fields in JSON: method, num_speculative_tokens, and with
     /// "rejection_sample_method": "synthetic" synthetic_acceptance_rates or synthetic_acceptance_length. Other fields have no effect.
-    #[arg(long, group = "@vllm_engine", value_name = "JSON", value_parser = object, conflicts_with = "latency_recorded")]
+    #[arg(long, group = "@vllm_engine", value_name = "JSON", value_parser = json::<Map<String, Value>>(NEEDED), conflicts_with = "latency_recorded")]
     pub(in crate::cli) speculative_config: Option<Map<String, Value>>,
     /// Share of draft tokens that are accepted if all before them were: one number, or one per position, separated by commas. Default: 0.7,
     /// unless --speculative-config has rates. Recorded answers keep their recorded bursts, if they have any.
@@ -22,11 +26,8 @@ pub(in crate::cli) struct SpeculativeArgs {
     pub(in crate::cli) speculative_acceptance_rate: Vec<f64>,
 }
 
-fn object(json: &str) -> Result<Map<String, Value>, String> {
-    serde_json::from_str(json).map_err(|error| {
-        format!("{error}; an object is needed, such as {{\"method\":\"ngram\",\"num_speculative_tokens\":3}}")
-    })
-}
+/// An example for those who write something else.
+const NEEDED: &str = "; an object is needed, such as {\"method\":\"ngram\",\"num_speculative_tokens\":3}";
 
 /// Share of accepted draft tokens by default.
 const USUAL_RATE: f64 = 0.7;
@@ -117,13 +118,8 @@ fn conditional(rates: &[f64]) -> Vec<f64> {
 }
 
 /// The rates with which so many draft tokens are accepted on average, as evenly as can be.
-fn of_length(mut accepted: f64, drafted: usize) -> Vec<f64> {
-    let mut rates = Vec::with_capacity(drafted);
-    for _ in 0..drafted {
-        rates.push(accepted.clamp(0.0, 1.0));
-        accepted -= 1.0;
-    }
-    rates
+fn of_length(accepted: f64, drafted: usize) -> Vec<f64> {
+    (0..drafted).map(|before| (accepted - before as f64).clamp(0.0, 1.0)).collect()
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! `play`: its report of how late events left.
 
-use std::{fmt::Write, path::Path};
+use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
 use crate::{
     base::{
         one_line::counted,
-        stats::{Lateness, StreamClass},
+        stats::{Lateness, StreamClass, Summary},
     },
     cli::{failure::Failure, output, player::conclude},
 };
@@ -22,21 +22,12 @@ pub(in crate::cli) fn end(prints: bool, path: Option<&Path>, lateness: &Lateness
 
 /// A line for each class of streams that were served; empty when none were.
 fn exit_summary(lateness: &Lateness) -> String {
-    let mut text = String::new();
-    for class in StreamClass::ALL {
-        let Some(summary) = lateness.summary(class, &[]) else { continue };
-        let millis = summary.millis;
-        let _ = writeln!(
-            text,
-            "lateness of {}: p50 {:.3} ms, p99 {:.3}, p99.9 {:.3}, max {:.3}",
-            counted(millis.count, &format!("{} event", class.name())),
-            millis.p50,
-            millis.p99,
-            millis.p999,
-            millis.max
-        );
-    }
-    text
+    let line = |class: StreamClass| {
+        let Summary { count, p50, p99, p999, max, .. } = lateness.summary(class, &[])?.millis;
+        let events = counted(count, &format!("{} event", class.name()));
+        Some(format!("lateness of {events}: p50 {p50:.3} ms, p99 {p99:.3}, p99.9 {p999:.3}, max {max:.3}\n"))
+    };
+    StreamClass::ALL.into_iter().filter_map(line).collect()
 }
 
 fn figures(lateness: &Lateness) -> Value {

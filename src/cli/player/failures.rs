@@ -7,7 +7,7 @@ use crate::{
         redaction::shown,
     },
     recording::cassette::CassetteError,
-    replay::player::{CassettePlayerError, HeaderRulesError},
+    replay::player::CassettePlayerError,
 };
 
 impl From<CassetteError> for Failure {
@@ -27,20 +27,11 @@ impl From<CassetteError> for Failure {
             // It may quote what is wrong.
             CassetteError::Wrong { path, .. } => {
                 let failure = Self::new(exit, shown(&error.to_string()));
-                match convert::is_of_another_tool(path) {
-                    true => failure
-                        .hint("another tool wrote it: `vllm-vcr cassette convert FROM TO` converts it to a cassette"),
-                    false => failure,
-                }
+                let hint = "another tool wrote it: `vllm-vcr cassette convert FROM TO` converts it to a cassette";
+                if convert::is_of_another_tool(path) { failure.hint(hint) } else { failure }
             }
             _ => Self::new(exit, error),
         }
-    }
-}
-
-impl From<HeaderRulesError> for Failure {
-    fn from(error: HeaderRulesError) -> Self {
-        Self::input(shown(&error.to_string()))
     }
 }
 

@@ -48,6 +48,11 @@ pub(in crate::cli) fn files(paths: &[PathBuf], how: &dyn Fn(&Path) -> String) ->
     Ok(files)
 }
 
+/// The cassettes of all paths; a folder stands for its own.
+pub(in crate::cli) fn cassettes(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    files(paths, &|_| "name cassettes, or a folder of cassettes".to_owned())
+}
+
 /// A file that is played twice would have each of its records twice.
 pub(in crate::cli) fn once(files: &[PathBuf]) -> Result<(), Failure> {
     let mut known = HashSet::new();
@@ -89,7 +94,8 @@ pub(super) fn default_file(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
 
 /// Formats the command that records a cassette, with the command that was typed.
 pub(super) fn how_to_record(args: &CassetteArgs, settings: &PlayerSettings<'_>) -> impl Fn(&Path) -> String + use<> {
-    let upstream = settings.upstream.as_ref().map_or_else(|| "http://localhost:8000".to_owned(), ToString::to_string);
+    let upstream =
+        settings.base.upstream.as_ref().map_or_else(|| "http://localhost:8000".to_owned(), ToString::to_string);
     let command: Vec<String> = args.command.iter().map(|word| shell_word(word)).collect();
     let command = if command.is_empty() { "COMMAND".to_owned() } else { command.join(" ") };
     move |path| {

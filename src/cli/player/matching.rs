@@ -70,35 +70,32 @@ pub(in crate::cli) fn exec_command(ways: &[Way]) -> Result<Option<Arc<MatchComma
     }
 }
 
-/// A way to find the record of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum MatchArg {
-    /// Cassette: the ways that its header names, else canonical. Trace: index for a request id of the form replay-<i>, else prefix.
-    Auto,
-    /// The same path and JSON except for white space. Cassettes only.
-    Exact,
-    /// The same request in canonical form. Cassettes only.
-    #[value(aliases = ["ignore-volatile", "ignore_volatile"])]
-    Canonical,
-    /// The next record that was not served: of the same API and model in a cassette, of all in a trace.
-    #[value(alias = "sequential")]
-    Ordered,
-    /// The number at the end of the request id, counted from 0: in the order of a cassette, in order of arrival in a trace.
-    Index,
-    /// The longest common prefix: messages of a cassette's conversation, blocks of a trace's prompt.
-    #[value(alias = "conversation")]
-    Prefix,
+base::named! {
+    /// A way to find the record of a request.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+    pub(in crate::cli) enum MatchArg {
+        /// Cassette: the ways that its header names, else canonical. Trace: index for a request id of the form replay-<i>, else prefix.
+        Auto = "auto",
+        /// The same path and JSON except for white space. Cassettes only.
+        Exact = "exact",
+        /// The same request in canonical form. Cassettes only.
+        #[value(aliases = ["ignore-volatile", "ignore_volatile"])]
+        Canonical = "canonical",
+        /// The next record that was not served: of the same API and model in a cassette, of all in a trace.
+        #[value(alias = "sequential")]
+        Ordered = "ordered",
+        /// The number at the end of the request id, counted from 0: in the order of a cassette, in order of arrival in a trace.
+        Index = "index",
+        /// The longest common prefix: messages of a cassette's conversation, blocks of a trace's prompt.
+        #[value(alias = "conversation")]
+        Prefix = "prefix",
+    }
 }
 
 /// Ways that find records of a trace, by name.
 pub(in crate::cli) const OF_TRACE: &[&str] = &["auto", "ordered", "index", "prefix"];
 
 impl MatchArg {
-    /// Its name on the command line.
-    pub(in crate::cli) fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
-
     /// Returns the way in a trace; `None` where a trace lacks what it compares.
     pub(in crate::cli) fn of_trace(self) -> Option<MatchBy> {
         match self {

@@ -23,7 +23,7 @@ use crate::{
         },
         redaction::{self, RedactWhat, RedactionArgs},
     },
-    net::upstream::{NamedEndpoint, UpstreamOptions, UpstreamUrl},
+    net::upstream::NamedEndpoint,
     recording::{
         canonical::{self, Volatile},
         cassette::{self, Cassette, Header, Keep, Redact, WriteMode},
@@ -36,10 +36,9 @@ use crate::{
         },
         mcp::OnNovel,
         player::{
-            AnswerRules, COMPLETE_WITHIN, CassetteOutput, CassettePlayer, Fork, Mode, ModeExceptions, OnMiss,
-            PlayerConfig, RecordErrors, SecretHandling, ServerEnvironment, StartedServer, WrittenTimeline,
+            COMPLETE_WITHIN, CassetteOutput, CassettePlayer, Fork, Mode, ModeExceptions, OnMiss, PlayerConfig,
+            RecordErrors, SecretHandling, ServerEnvironment, WrittenTimeline,
         },
-        timing::Pacing,
     },
 };
 
@@ -47,54 +46,34 @@ use crate::{
 pub(in crate::cli) struct PlayerSettings<'a> {
     /// The cassettes, files or directories.
     pub(in crate::cli) paths: &'a [PathBuf],
-    pub(in crate::cli) upstream: Option<UpstreamUrl>,
-    pub(in crate::cli) reach: UpstreamOptions,
-    pub(in crate::cli) pacing: Pacing,
-    /// Default treatment of a miss.
-    pub(in crate::cli) on_miss: OnMiss,
+    /// What other flags decide: upstreams and servers behind a tap, the pace, rules before every record, the minimum match, and what a miss
+    /// gets by default.
+    pub(in crate::cli) base: PlayerConfig,
     /// Whether misses, unconsumed records and loose matches are failures.
     pub(in crate::cli) is_strict: bool,
-    /// Least that a record found by prefix has to share.
-    pub(in crate::cli) min_match: MinMatch,
     /// Address of `/vcr/…`.
     pub(in crate::cli) admin: &'a AdminAt,
     pub(in crate::cli) redaction: &'a RedactionArgs,
     /// The server that is recorded, where it is known.
     pub(in crate::cli) environment: ServerEnvironment,
-    /// How MCP servers are played, where they are.
+    /// How MCP servers are played; `None` for a tap, which is in front of its own.
     pub(in crate::cli) mcp: Option<&'a McpServersArgs>,
-    /// The servers behind a tap.
-    pub(in crate::cli) tapped: TappedServers,
-    /// Rules that are tried before every record.
-    pub(in crate::cli) answers: Option<Arc<AnswerRules>>,
     /// Where the run leaves its cassette, and the cassette of what was served then.
     pub(in crate::cli) fork: Option<(Fork, PathBuf)>,
 }
 
-/// The servers behind a tap beside the upstream: MCP servers at a URL, those that it starts, and the names of further upstreams.
-#[derive(Default)]
-pub(in crate::cli) struct TappedServers {
-    pub(in crate::cli) upstreams: Vec<String>,
-    pub(in crate::cli) called: Vec<NamedEndpoint>,
-    pub(in crate::cli) started: Vec<Arc<dyn StartedServer>>,
-}
-
-impl TappedServers {
-    /// Puts them into the configuration of a player: what it has no record for goes there.
-    fn configure(self, config: &mut PlayerConfig, typed: Option<OnExhausted>) {
-        let on_novel = if config.on_miss == OnMiss::Stub { OnNovel::Error } else { config.on_miss.into() };
-        let forwards = config.mode == Mode::NewEpisodes || on_novel.forwards();
-        let policy = &mut config.mcp;
-        (policy.on_novel, policy.on_used_up) = (on_novel, servers::on_used_up(typed, forwards));
-        (policy.repeats_lists, policy.over_http) = (typed != Some(OnExhausted::Error), true);
-        let called = self.called.iter().map(|server| server.name.clone());
-        let started = self.started.iter().map(|server| server.name().to_owned());
-        // A recording has its servers beside the player, until a session plays what it recorded.
-        if !matches!(config.mode, Mode::Record | Mode::Live) {
-            config.mcp_names = called.chain(started).collect();
-        }
-        (config.mcp_upstreams, config.mcp_started, config.named_upstreams) =
-            (self.called, self.started, self.upstreams);
+/// Sends what has no record to the MCP servers behind a tap.
+fn forward_mcp(config: &mut PlayerConfig, typed: Option<OnExhausted>) {
+    let on_novel = if config.on_miss == OnMiss::Stub { OnNovel::Error } else { config.on_miss.into() };
+    let forwards = config.mode == Mode::NewEpisodes || on_novel.forwards();
+    let policy = &mut config.mcp;
+    (policy.on_novel, policy.on_used_up) = (on_novel, servers::on_used_up(typed, forwards));
+    (policy.repeats_lists, policy.over_http) = (typed != Some(OnExhausted::Error), true);
+    // A recording has its servers beside the player, until a session plays what it recorded.
+    if !matches!(config.mode, Mode::Record | Mode::Live) {
+        let called = config.mcp_upstreams.iter().map(|server| server.name.clone());
+        let started = config.mcp_started.iter().map(|server| server.name().to_owned());
+        config.mcp_names = called.chain(started).collect();
     }
 }
 
@@ -106,13 +85,13 @@ pub(in crate::cli) fn cassette_player(
     let sessions_only = args.sessions_only.then(|| files::folder_of_sessions(settings.paths)).transpose()?;
     let files = sessions_only.as_deref().map_or_else(|| files::all_files(settings.paths, &how), files::default_file)?;
     args.report.as_deref().map_or(Ok(()), conclude::writable)?;
-    let (on_miss, selection) = (args.on_miss.unwrap_or(settings.on_miss), selection(args, &settings));
+    let (on_miss, selection) = (args.on_miss.unwrap_or(settings.base.on_miss), selection(args, &settings));
     let mcp = settings.mcp.map(mcp_upstreams).transpose()?.unwrap_or_default();
     let records = settings.mcp.is_some_and(|mcp| mcp.mcp_on_miss == OnNovel::Record) || on_miss == OnMiss::Record;
     let (mode, write) =
         recording(args.mode.unwrap_or(ModeArg::None), &files, records, (&selection, settings.fork.as_ref()))?;
-    can_leave(args, (mode, on_miss, &selection), settings.upstream.is_some() || !mcp.is_empty())?;
-    let sessions_record = settings.upstream.is_some() && *settings.admin != AdminAt::Nowhere;
+    can_leave(args, (mode, on_miss, &selection), settings.base.upstream.is_some() || !mcp.is_empty())?;
+    let sessions_record = settings.base.upstream.is_some() && *settings.admin != AdminAt::Nowhere;
     if write.is_none() && args.mode != Some(ModeArg::Once) && !sessions_record {
         refuse_recording_flags(args)?;
     }
@@ -126,7 +105,7 @@ pub(in crate::cli) fn cassette_player(
     tags(args, settings.redaction, write.as_ref())?;
     let output = write.map(|(path, mode)| CassetteOutput { path, header: top(), mode, timeline });
     let mut config = PlayerConfig {
-        matching: policy(args, &cassettes, settings.is_strict, settings.min_match)?,
+        matching: policy(args, &cassettes, settings.is_strict, settings.base.matching.min_match)?,
         match_command: matching::exec_command(&args.matching)?,
         rules: rules(args),
         mode,
@@ -134,14 +113,11 @@ pub(in crate::cli) fn cassette_player(
         on_miss,
         miss_status: args.miss_status,
         miss_detail: args.miss_detail,
-        upstream: settings.upstream,
-        reach: settings.reach,
         output,
         keep: Keep { times: args.timing.unwrap_or_default(), tokens: args.tokens.unwrap_or_default() },
         record_errors: args.record_errors,
         tags: args.tag.clone(),
         complete_within: args.complete_within.unwrap_or(COMPLETE_WITHIN),
-        pacing: settings.pacing,
         ids: args.ids,
         admin: settings.admin.beside(),
         sessions_overwrite: args.admin_overwrite,
@@ -153,19 +129,13 @@ pub(in crate::cli) fn cassette_player(
         cross_api: args.cross_api,
         network_block: args.block_network.then(Arc::default),
         cassettes,
-        answers: settings.answers,
         brief_misses: !args.command.is_empty(),
-        ..PlayerConfig::default()
+        ..settings.base
     };
     match settings.mcp {
         Some(servers) => servers.configure(&mut config, mcp, (args.on_exhausted, settings.is_strict)),
-        None => settings.tapped.configure(&mut config, args.on_exhausted),
+        None => forward_mcp(&mut config, args.on_exhausted),
     }
-    start(config)
-}
-
-/// Starts a player whose configuration is complete.
-fn start(mut config: PlayerConfig) -> Result<Arc<CassettePlayer>, Failure> {
     config.apply_header_rules()?;
     config.supplied.unmatched(&config.cassettes).iter().for_each(|warning| tracing::warn!("{warning}"));
     Ok(CassettePlayer::new(config)?)
@@ -261,6 +231,19 @@ fn forked(fork: &Fork) -> Value {
     std::iter::once(("at".to_owned(), json!(fork.played + 1))).chain(model).collect()
 }
 
+/// The top of a new cassette: who records it, and what is redacted in it.
+pub(in crate::cli) fn header_of(redaction: &RedactionArgs, what: &RedactWhat) -> Header {
+    let by = ("by".to_owned(), concat!("vllm-vcr ", env!("CARGO_PKG_VERSION")).into());
+    let redact = Redact {
+        is_off: what.is_off,
+        keys: redaction.redact_key.clone(),
+        patterns: redaction.redact_pattern.clone(),
+        places: what.places.clone(),
+        shapes: what.shapes.clone(),
+    };
+    Header { recorded: Map::from_iter([by]), redact, ..Header::default() }
+}
+
 /// The top of a new cassette: what was typed, beside what an old one holds.
 fn header(
     args: &CassetteArgs,
@@ -268,26 +251,16 @@ fn header(
     old: Option<Header>,
     (now, fork): (&ServerEnvironment, Option<&(Fork, PathBuf)>),
 ) -> Header {
-    let mut recorded = Map::new();
-    recorded.insert("by".to_owned(), concat!("vllm-vcr ", env!("CARGO_PKG_VERSION")).into());
-    recorded.extend(now.fields());
-    recorded.extend(fork.map(|(fork, _)| ("fork".to_owned(), forked(fork))));
-    let typed = Header {
-        recorded,
+    let mut typed = Header {
         matching: matching::header_names(&args.matching),
         ignore: args.ignore.iter().map(ToString::to_string).collect(),
         scrub: args.scrub.iter().map(ToString::to_string).collect(),
         match_headers: args.match_header.clone(),
-        redact: Redact {
-            is_off: what.is_off,
-            keys: redaction.redact_key.clone(),
-            patterns: redaction.redact_pattern.clone(),
-            places: what.places.clone(),
-            shapes: what.shapes.clone(),
-        },
         tags: args.tag.clone(),
-        clock: None,
+        ..header_of(redaction, what)
     };
+    typed.recorded.extend(now.fields());
+    typed.recorded.extend(fork.map(|(fork, _)| ("fork".to_owned(), forked(fork))));
     typed.over(old.unwrap_or_default())
 }
 

@@ -11,7 +11,7 @@ use http::HeaderName;
 
 use super::{find_max, inputs, outputs::OutputArgs, server_side};
 use crate::{
-    cli::values::{Secret, one_of, share, with_unit},
+    cli::values::{Secret, one_of, share, with_unit, within},
     drive::History,
     net::upstream::UpstreamUrl,
     replay::meter::Slo,
@@ -171,8 +171,7 @@ pub(in crate::cli) enum PromptArg {
 }
 
 fn positive(text: &str) -> Result<f64, String> {
-    let is_meant = |number: &f64| (1e-6..=1e9).contains(number);
-    text.parse().ok().filter(is_meant).ok_or_else(|| "not a number between 0.000001 and 1000000000".to_owned())
+    within(1e-6..=1e9, "not a number between 0.000001 and 1000000000")(text)
 }
 
 const SHARE: &str = "a share from 0 to 1 is needed: 0.05, or 5%";

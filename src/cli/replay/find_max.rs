@@ -7,12 +7,7 @@ use serde::Serialize;
 
 use super::outputs::Saves;
 use crate::{
-    cli::{
-        build,
-        failure::{Exit, Failure},
-        output,
-        values::with_unit,
-    },
+    cli::{build, failure::Failure, output, values::with_unit},
     drive::{
         Ceiling, Verdict,
         find_max::{Climb, ClimbEnd, FoundMax},
@@ -59,13 +54,9 @@ pub(super) async fn run(
     let (found, mut reasons) = climb.run(|rung| output::note(&format!("{}\n", row(rung)))).await?;
     reasons.extend(ceiling.and_then(|ceiling| found.client_bound(ceiling)));
     let verdict = Verdict { valid: reasons.is_empty() && found.ended != ClimbEnd::Stopped, reasons };
-    let code = if verdict.valid { ExitCode::SUCCESS } else { Exit::No.into() };
     let printed = PrintedSearch { version: build::VERSION, verdict, ceiling, find_max: found };
-    if as_json {
-        output::print_json(&printed)?;
-    } else {
-        output::print(&text(&printed.find_max, &printed.verdict))?;
-    }
+    let as_text = || text(&printed.find_max, &printed.verdict);
+    let code = output::verdict(printed.verdict.valid, as_json, || &printed, as_text)?;
     saves.save_search(&printed, &printed.find_max.rungs)?;
     Ok(code)
 }

@@ -14,7 +14,7 @@ use crate::{
     cli::{
         failure::Failure,
         output,
-        player::files::{files, once},
+        player::files::{cassettes, once},
         redaction::{self, RedactionArgs, shown},
     },
     drive::{Drive, Plan, Workload, before},
@@ -70,20 +70,20 @@ pub(super) fn workload(args: &ReplayArgs) -> Result<Workload, Failure> {
     if args.paths.is_empty() {
         return Ok(Workload::of_trace(TRACE_NAME, Player::builtin_trace()?, args.check)?);
     }
-    let (mut cassettes, mut traces) = (false, false);
+    let (mut has_cassettes, mut has_traces) = (false, false);
     for path in &args.paths {
         let (one, other) = kinds(path);
-        (cassettes, traces) = (cassettes || one, traces || other);
+        (has_cassettes, has_traces) = (has_cassettes || one, has_traces || other);
     }
-    if cassettes && traces {
+    if has_cassettes && has_traces {
         return Err(Failure::usage("a run sends traces or cassettes, not both"));
     }
-    if !cassettes && args.secrets.is_some() {
+    if !has_cassettes && args.secrets.is_some() {
         return Err(Failure::usage(
             "--secrets has an effect on cassettes only: placeholders of traces are sent as they are",
         ));
     }
-    if !cassettes {
+    if !has_cassettes {
         let is_missing =
             || args.paths.iter().any(|path| path != Path::new("-") && !storage::is_url(path) && !path.exists());
         return Workload::read(&args.paths, args.check).map_err(|error| match is_missing() {
@@ -91,7 +91,7 @@ pub(super) fn workload(args: &ReplayArgs) -> Result<Workload, Failure> {
             false => error.into(),
         });
     }
-    let files = files(&args.paths, &|_| "name cassettes, or a folder of cassettes".to_owned())?;
+    let files = cassettes(&args.paths)?;
     once(&files)?;
     let supplied = redaction::supplied(args.secrets.as_deref(), &RedactionArgs::default())?;
     Ok(Workload::read_cassettes(&files, &supplied)?)

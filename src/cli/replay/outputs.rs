@@ -21,7 +21,7 @@ use crate::{
         build::{self, ProgramBuild},
         failure::Failure,
         progress::ProgressLine,
-        values::one_of,
+        values::{one_of, uuid},
     },
     drive::{
         LoadClient, PeerReport, Results, Workload,
@@ -158,14 +158,6 @@ impl Drop for Saves {
             let _gone = std::fs::remove_file(&save.path);
         }
     }
-}
-
-/// A random id as a UUID, version 4.
-fn uuid(random: u128) -> String {
-    let bits = random & !(0xf << 76 | 0x3 << 62) | 0x4 << 76 | 0x2 << 62;
-    let hex = format!("{bits:032x}");
-    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| hex.get(part).unwrap_or_default());
-    parts.join("-")
 }
 
 /// Shows how a run of so many requests goes on, until it is dropped.

@@ -7,10 +7,7 @@ use serde::Serialize;
 use super::{outputs, server_side::ServerSide};
 use crate::{
     base::stats::Summary,
-    cli::{
-        failure::{Exit, Failure},
-        output,
-    },
+    cli::{failure::Failure, output},
     drive::{
         Ceiling, Drive, Verdict, Workload,
         drift::DriftReport,
@@ -72,9 +69,7 @@ pub(super) struct Printed {
 
 impl Printed {
     pub(super) fn print(&self, as_json: bool) -> Result<ExitCode, Failure> {
-        let code = if self.verdict.valid { ExitCode::SUCCESS } else { Exit::No.into() };
-        if as_json { output::print_json(self) } else { output::print(&text(self)) }?;
-        Ok(code)
+        output::verdict(self.verdict.valid, as_json, || self, || text(self))
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
         scheduler::SchedulerConfig,
         step_clock::{PROFILES, StepTimes},
     },
-    inspect::{self, ArrivalSchedule, RouterPolicy, Simulation},
+    inspect::{self, ArrivalSchedule, Balance, RouterPolicy, Simulation},
     net::upstream::{UpstreamOptions, UpstreamUrl},
 };
 
@@ -109,11 +109,12 @@ fn simulated(schedule: &ArrivalSchedule, replicas: usize, block_size: usize, num
     if num_gpu_blocks < 2 || block_size == 0 {
         return None;
     }
-    let blocks = usize::try_from(num_gpu_blocks - 1).unwrap_or(usize::MAX);
-    let scheduler = SchedulerConfig { max_model_len: blocks.saturating_mul(block_size), ..SchedulerConfig::default() };
+    let max_model_len = (num_gpu_blocks as usize - 1).saturating_mul(block_size);
+    let scheduler = SchedulerConfig { max_model_len, ..SchedulerConfig::default() };
     let simulation = Simulation {
         replicas,
         policy: RouterPolicy::RoundRobin,
+        balance: Balance::default(),
         scheduler: SchedulerConfig { max_num_batched_tokens: scheduler.usual_batched_tokens(), ..scheduler },
         kv_cache: KvCacheConfig { block_size, num_gpu_blocks, ..KvCacheConfig::default() },
         times: StepTimes::Profile(profile),

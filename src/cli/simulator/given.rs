@@ -8,10 +8,10 @@ use std::{
 
 use serde_json::Value;
 
-use super::{FlagValues, SimulatorFlag, rows};
+use super::{SimulatorFlag, row_of};
 use crate::{
     base::bounded_read,
-    cli::failure::Failure,
+    cli::{failure::Failure, vllm_flags::ValueCount},
     recording::yaml::{self, YamlNode},
 };
 
@@ -28,9 +28,6 @@ pub(super) struct GivenFlags {
 
 impl GivenFlags {
     /// Reads arguments before any `--`. `is_its_own` is true where the simulator's short flag may stand too.
-    ///
-    /// # Errors
-    /// A flag without its value.
     pub(super) fn read(arguments: &[OsString], is_its_own: bool) -> Result<Self, Failure> {
         let mut given = Self::default();
         let mut rest: VecDeque<&OsString> = arguments.iter().collect();
@@ -39,12 +36,11 @@ impl GivenFlags {
             let (flag, value) = text.split_once('=').map_or((text, None), |(flag, value)| (flag, Some(value)));
             let short = if is_its_own || value.is_some() { flag.strip_prefix("-v").map(|_| "v") } else { None };
             let name = flag.strip_prefix("--").or(short.filter(|_| flag == "-v"));
-            let row = name.and_then(|name| rows().iter().find(|row| row.name == name));
-            match row {
+            match name.and_then(row_of) {
                 Some(row) => {
                     let values = value.map_or_else(|| values(row, &mut rest), |value| Ok(vec![value.to_owned()]))?;
                     given.flags.insert(row.name, values);
-                    if row.values == FlagValues::Switch {
+                    if row.values == ValueCount::None {
                         given.notes.extend(word_after(row.name, &mut rest));
                     }
                 }
@@ -61,9 +57,6 @@ impl GivenFlags {
     }
 
     /// Returns true where a switch is on.
-    ///
-    /// # Errors
-    /// A value that is neither true nor false.
     pub(super) fn is_on(&self, name: &str) -> Result<bool, Failure> {
         self.value(name).map_or(Ok(false), |value| is_true(name, value))
     }
@@ -88,12 +81,12 @@ pub(super) fn is_yaml(path: &Path) -> bool {
 
 fn values(row: &SimulatorFlag, rest: &mut VecDeque<&OsString>) -> Result<Vec<String>, Failure> {
     match row.values {
-        FlagValues::Switch => Ok(vec!["true".to_owned()]),
-        FlagValues::One => {
+        ValueCount::None => Ok(vec!["true".to_owned()]),
+        ValueCount::One | ValueCount::Optional => {
             let message = || format!("--{} needs a value", row.name);
             rest.pop_front().map(|value| vec![text(value)]).ok_or_else(|| Failure::usage(message()))
         }
-        FlagValues::Several => {
+        ValueCount::Several => {
             let mut found = Vec::new();
             while let Some(value) = rest.front().filter(|word| !text(word).starts_with("--")) {
                 found.extend(Some(text(value)).filter(|value| !value.is_empty()));
@@ -148,7 +141,7 @@ pub(super) fn yaml_arguments(typed: &[OsString]) -> Result<Option<Vec<OsString>>
 
 /// A flag's name as it is known: some of the simulator's have `_`.
 fn spelled(name: &str) -> String {
-    if rows().iter().any(|row| row.name == name) { name.to_owned() } else { name.replace('_', "-") }
+    if row_of(name).is_some() { name.to_owned() } else { name.replace('_', "-") }
 }
 
 /// A key and its value as arguments.
@@ -157,17 +150,10 @@ fn flag_of(key: &str, node: &YamlNode) -> Vec<OsString> {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
-    let is_simulators = rows().iter().any(|row| row.name == key);
     match node.value() {
         Value::Null => Vec::new(),
         // A switch of `play` has no value.
-        Value::Bool(is_on) if !is_simulators => {
-            if is_on {
-                vec![format!("--{key}").into()]
-            } else {
-                Vec::new()
-            }
-        }
+        Value::Bool(is_on) if row_of(key).is_none() => is_on.then(|| format!("--{key}").into()).into_iter().collect(),
         Value::Array(items) => {
             let values = items.iter().map(|item| OsString::from(written(item)));
             std::iter::once(OsString::from(format!("--{key}"))).chain(values).collect()

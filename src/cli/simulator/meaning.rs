@@ -4,12 +4,13 @@ use std::{num::NonZeroU32, path::Path};
 
 use serde_json::{Map, Value, json};
 
-use super::{FlagValues, GivenFlags, SimulatorFlag, given::is_yaml, is_true, rows};
+use super::{GivenFlags, SimulatorFlag, given::is_yaml, is_true, row_of};
 use crate::{
     base::units::parse_duration,
     cli::{
         failure::Failure,
         stepping::{count, model_length},
+        vllm_flags::ValueCount,
     },
 };
 
@@ -55,9 +56,13 @@ pub(super) fn of(
     meaning.rows(given)?;
     if has_name {
         meaning.server(given);
-        meaning.variables(given, &variable);
+        if let Some(model) = variable("SIM_MODEL") {
+            meaning.usual(given, "model", model);
+        }
     }
-    meaning.source(given);
+    if !given.flags.contains_key("mode") && !SOURCES.iter().any(|source| given.has(source)) {
+        meaning.set("synthetic", "random");
+    }
     meaning.latencies(given)?;
     meaning.engine(given)?;
     meaning.cache(given, variable("POD_IP").as_deref())?;
@@ -88,9 +93,8 @@ impl Meaning {
     /// Flags that do not depend on others.
     fn rows(&mut self, given: &GivenFlags) -> Result<(), Failure> {
         for (&name, values) in &given.flags {
-            let Some(row) = rows().iter().find(|row| row.name == name) else { continue };
-            let SimulatorFlag { becomes, note, .. } = row;
-            let is_switch = row.values == FlagValues::Switch;
+            let Some(SimulatorFlag { becomes, note, values: count, .. }) = row_of(name) else { continue };
+            let is_switch = *count == ValueCount::None;
             let is_off = is_switch && !values.last().map_or(Ok(true), |value| is_true(name, value))?;
             match *becomes {
                 _ if is_off || values.is_empty() => {}
@@ -130,18 +134,6 @@ impl Meaning {
             if !given.has(switch) {
                 self.flag(switch);
             }
-        }
-    }
-
-    fn variables(&mut self, given: &GivenFlags, variable: &dyn Fn(&str) -> Option<String>) {
-        if let Some(model) = variable("SIM_MODEL") {
-            self.usual(given, "model", model);
-        }
-    }
-
-    fn source(&mut self, given: &GivenFlags) {
-        if !given.flags.contains_key("mode") && !SOURCES.iter().any(|source| given.has(source)) {
-            self.set("synthetic", "random");
         }
     }
 

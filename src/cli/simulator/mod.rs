@@ -17,7 +17,12 @@ use clap::{
     error::{ContextKind, ContextValue},
 };
 
-use crate::cli::{failure::Failure, output::shell_word, values::Secret, vllm_flags};
+use crate::cli::{
+    failure::Failure,
+    output::shell_word,
+    values::Secret,
+    vllm_flags::{self, ValueCount},
+};
 use given::{GivenFlags, is_true, yaml_arguments};
 use meaning::Meaning;
 
@@ -36,18 +41,10 @@ const TABLE: &str = include_str!("table.tsv");
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct SimulatorFlag {
     name: &'static str,
-    values: FlagValues,
+    values: ValueCount,
     /// A flag of `play`, or a word.
     becomes: &'static str,
     note: &'static str,
-}
-
-/// Number of values that a flag takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum FlagValues {
-    Switch,
-    One,
-    Several,
 }
 
 /// A command line for `play`, and notes about it.
@@ -215,14 +212,13 @@ fn rows() -> &'static [SimulatorFlag] {
     &ROWS
 }
 
+fn row_of(name: &str) -> Option<&'static SimulatorFlag> {
+    rows().iter().find(|row| row.name == name)
+}
+
 fn row(line: &'static str) -> Option<SimulatorFlag> {
     let mut columns = line.split('\t');
-    let name = columns.next()?;
-    let values = match columns.next()? {
-        "0" => FlagValues::Switch,
-        "+" => FlagValues::Several,
-        _ => FlagValues::One,
-    };
+    let (name, values) = (columns.next()?, ValueCount::read(columns.next()?));
     Some(SimulatorFlag { name, values, becomes: columns.next()?, note: columns.next()? })
 }
 

@@ -11,7 +11,7 @@ use crate::{
         mcp::servers,
         output,
         player::{
-            self, PlayerSettings, TappedServers,
+            self, PlayerSettings,
             admin::{self, AdminAt},
             args::{CassetteArgs, DEFAULT_FILE, ModeArg},
             conclude::{self, PlayerEnd},
@@ -22,11 +22,9 @@ use crate::{
     recording::cassette::{CassetteError, FaultReader, RecordFault},
     replay::{
         account::{self, Ledger},
-        matching::MinMatch,
-        player::{CassettePlayer, Fork, OnMiss, ServerEnvironment, StartedServer},
-        timing::Pacing,
+        player::{CassettePlayer, Fork, PlayerConfig, ServerEnvironment, StartedServer},
     },
-    tap::{Setup, Tap, TapReport, UpstreamRoute, mcp::stand_for},
+    tap::{Setup, Tap, UpstreamRoute, mcp::stand_for},
 };
 
 /// Proxies, plays and records in the chosen mode, until a signal or until the command ends.
@@ -59,23 +57,17 @@ pub(in crate::cli) fn serve(
             refuse_remote("--admin-listen", address).await?;
         }
         refuse_circle(&at, &setup).await?;
-        let (config, reach) = (setup.config.clone(), setup.reach.clone());
+        let config = setup.config.clone();
         let started = stand_for(&setup.mcp_commands);
-        let environment = ServerEnvironment::at(&config.upstream, &reach).await;
+        let environment = ServerEnvironment::at(&config.upstream, &setup.reach).await;
         let settings = PlayerSettings {
-            answers: None,
             paths: std::slice::from_ref(&config.trace_out),
-            upstream: Some(config.upstream.clone()),
-            reach,
-            pacing: Pacing::default(),
-            on_miss: OnMiss::Error,
+            base: behind(&setup, &started),
             is_strict: false,
-            min_match: MinMatch::default(),
             admin: &admin,
             redaction: &redaction,
             environment: environment.clone(),
             mcp: None,
-            tapped: tapped(&setup, &started),
             fork: fork.clone(),
         };
         let cassette_player = player_of(&cassettes, settings)?;
@@ -97,15 +89,23 @@ pub(in crate::cli) fn serve(
         let mut child = child::start(&command, &environment)?;
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
-        note_end(&tap.serve(listener, stop).await?);
+        let report = tap.serve(listener, stop).await?;
+        conclude::note_cut(report.cut);
+        report.mcp.iter().for_each(|recorded| output::warn(&servers::missing(recorded)));
         conclude(&cassette_player, close(Arc::clone(&cassette_player), cassettes).await?, code)
     })
 }
 
-/// Lists what the tap is in front of besides the upstream.
-fn tapped(setup: &Setup, started: &[Arc<dyn StartedServer>]) -> TappedServers {
-    let upstreams = setup.routes.iter().filter_map(UpstreamRoute::name).map(str::to_owned).collect();
-    TappedServers { upstreams, called: setup.mcp.clone(), started: started.to_vec() }
+/// The configuration of a player in front of what the tap is in front of.
+fn behind(setup: &Setup, started: &[Arc<dyn StartedServer>]) -> PlayerConfig {
+    PlayerConfig {
+        upstream: Some(setup.config.upstream.clone()),
+        reach: setup.reach.clone(),
+        named_upstreams: setup.routes.iter().filter_map(UpstreamRoute::name).map(str::to_owned).collect(),
+        mcp_upstreams: setup.mcp.clone(),
+        mcp_started: started.to_vec(),
+        ..PlayerConfig::default()
+    }
 }
 
 /// Checks and completes what was typed.
@@ -127,12 +127,6 @@ async fn close(cassette_player: Arc<CassettePlayer>, cassettes: CassetteArgs) ->
         conclude::cassettes(&cassette_player, &cassette_player.report(None), None, &cassettes, &concerns)
     });
     closing.await.map_err(Failure::environment)?
-}
-
-/// Prints what happened at the end.
-fn note_end(report: &TapReport) {
-    conclude::note_cut(report.cut);
-    report.mcp.iter().for_each(|recorded| output::warn(&servers::missing(recorded)));
 }
 
 /// Formats what the tap is in front of besides the upstream.

@@ -111,10 +111,7 @@ pub(in crate::cli) async fn open(listen: ListenSetup) -> Result<(Listener, Strin
         }
     };
     let listener = listener.with_http2();
-    match listen.tls {
-        Some(tls) => Ok((listener.with_tls(tls), at)),
-        None => Ok((listener, at)),
-    }
+    Ok((if let Some(tls) = listen.tls { listener.with_tls(tls) } else { listener }, at))
 }
 
 /// A trace does not distinguish upstreams.

@@ -10,7 +10,7 @@ use crate::{
         mcp::servers,
         redaction,
         tap::{
-            args::{PrivacyArgs, TapArgs},
+            args::{SelectionArgs, TapArgs},
             engine_core::TapUpstream,
         },
     },
@@ -19,12 +19,9 @@ use crate::{
         upstream::{UpstreamOptions, UpstreamUrl},
     },
     play::load_tokenizer,
-    recording::{
-        redaction::RulesError,
-        trace::{CreateMode, RotationLimits},
-    },
+    recording::trace::{CreateMode, RotationLimits},
     tap::{ContentRecording, Deployment, Filter, Setup, TapConfig, UpstreamRoute},
-    text::prompt::{HashKey, HashKeyError, IdPermutation, Tokenizer},
+    text::prompt::{HashKey, IdPermutation, Tokenizer},
 };
 
 /// A vocabulary that no model's is larger than, where it is not known.
@@ -65,6 +62,7 @@ pub(in crate::cli) fn setup(args: TapArgs) -> Result<Setup, Failure> {
     let vocabulary = tokenizer.as_ref().map_or(LARGEST_VOCABULARY, Tokenizer::model_vocabulary);
     let permutation =
         hash_key.clone().filter(|_| args.privacy.permute_ids).map(|key| IdPermutation::new(key, vocabulary));
+    let SelectionArgs { sample, only_path: paths, only_model: models, ask_nothing } = args.selection;
     let config = TapConfig {
         upstream,
         trace_out: args.trace_out,
@@ -88,21 +86,23 @@ pub(in crate::cli) fn setup(args: TapArgs) -> Result<Setup, Failure> {
             ..gateway::options(args.network.upstream_ca.as_deref())?
         },
         idle: args.network.idle_timeout,
-        filter: Filter {
-            sample: args.selection.sample,
-            paths: args.selection.only_path,
-            models: args.selection.only_model,
-        },
+        filter: Filter { sample, paths, models },
         limits: RotationLimits {
             bytes: args.files.rotate_size,
             age: args.files.rotate_every,
             records: args.files.rotate_records.map(std::num::NonZeroU64::get),
         },
         start_without_file: args.files.start_anyway,
-        amends: !args.selection.ask_nothing,
+        amends: !ask_nothing,
         mcp: servers::servers(&args.mcp)?,
         mcp_commands: args.mcp.mcp_stdio,
-        content: content(&args.privacy)?,
+        content: ContentRecording {
+            text: args.privacy.record_text,
+            requests: args.privacy.record_requests,
+            logprobs: args.privacy.record_logprobs,
+            incomplete_ids: false,
+            rules: redaction::rules(&args.privacy.redaction)?,
+        },
         deployment: Deployment {
             gpu: args.deployment.gpu,
             tensor_parallel: args.deployment.tensor_parallel_size.map(std::num::NonZeroU32::get),
@@ -113,16 +113,6 @@ pub(in crate::cli) fn setup(args: TapArgs) -> Result<Setup, Failure> {
         commit: Some(build::COMMIT.to_owned()),
         threads: args.network.threads.or_else(|| thread::available_parallelism().ok()),
         ..Setup::from(config)
-    })
-}
-
-fn content(args: &PrivacyArgs) -> Result<ContentRecording, Failure> {
-    Ok(ContentRecording {
-        text: args.record_text,
-        requests: args.record_requests,
-        logprobs: args.record_logprobs,
-        incomplete_ids: false,
-        rules: redaction::rules(&args.redaction)?,
     })
 }
 
@@ -141,17 +131,5 @@ fn upstreams(typed: Vec<UpstreamRoute>) -> Result<(UpstreamUrl, Vec<UpstreamRout
             "--upstream: {} of them have no path, model or name; exactly one must have none, for all other requests",
             several.len()
         ))),
-    }
-}
-
-impl From<RulesError> for Failure {
-    fn from(error: RulesError) -> Self {
-        Self::usage(error)
-    }
-}
-
-impl From<HashKeyError> for Failure {
-    fn from(error: HashKeyError) -> Self {
-        Self::input(error)
     }
 }

@@ -25,11 +25,23 @@ struct FlagRow {
 
 /// Number of values that a flag takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ValueCount {
+pub(in crate::cli) enum ValueCount {
     None,
     One,
     Optional,
     Several,
+}
+
+impl ValueCount {
+    /// Reads a column of a table.
+    pub(in crate::cli) fn read(column: &str) -> Self {
+        match column {
+            "0" => Self::None,
+            "?" => Self::Optional,
+            "+" => Self::Several,
+            _ => Self::One,
+        }
+    }
 }
 
 /// The command line without what is only vLLM's.
@@ -106,8 +118,7 @@ pub(in crate::cli) fn command_at(command: &Command, arguments: &[OsString]) -> O
 
 /// Checks whether a flag is `play`'s own, or one of vLLM's.
 pub(in crate::cli) fn is_known(command: &Command, name: &str) -> bool {
-    let is_theirs = || rows().iter().any(|row| row.names.split(',').any(|known| known == name));
-    own_flags(command).iter().any(|own| own == name) || is_theirs()
+    own_flags(command).iter().any(|own| own == name) || row_of(name).is_some()
 }
 
 /// Checks whether the next word belongs to a flag of `play` or of vLLM that stands without `=`.
@@ -118,8 +129,7 @@ pub(in crate::cli) fn takes_value(command: &Command, flag: &str) -> bool {
     if let Some(arg) = own.find(|arg| names(arg).contains(&name)) {
         return arg.get_action().takes_values();
     }
-    let row = rows().iter().find(|row| row.names.split(',').any(|known| known == name));
-    !name.starts_with("no-") && row.is_none_or(|row| row.values != ValueCount::None)
+    !name.starts_with("no-") && row_of(&name).is_none_or(|row| row.values != ValueCount::None)
 }
 
 enum ReadFlag {
@@ -139,8 +149,7 @@ fn read(text: &str, own: &[String]) -> ReadFlag {
         if own.iter().any(|own| own == flag) {
             return ReadFlag::Kept;
         }
-        let known = || rows().iter().find(|row| row.names.split(',').any(|name| name == flag));
-        return match known() {
+        return match row_of(flag) {
             // -dp 2
             Some(row) if own.iter().any(|own| own == first(row)) => {
                 ReadFlag::Respelled(text.replacen(flag, &format!("--{}", first(row)), 1))
@@ -162,7 +171,7 @@ fn read(text: &str, own: &[String]) -> ReadFlag {
     let positive = name.strip_prefix("no-").unwrap_or(&name);
     // --compilation-config.level=3
     let stem = positive.split('.').next().unwrap_or(positive);
-    match rows().iter().find(|row| row.names.split(',').any(|known| known == stem)) {
+    match row_of(stem) {
         Some(_) if positive != name => ReadFlag::Off(name),
         Some(row) => ReadFlag::Theirs { name, row, value },
         None if is_own(positive) => ReadFlag::Off(name),
@@ -219,22 +228,16 @@ fn rows() -> &'static [FlagRow] {
     &ROWS
 }
 
+/// The row of a flag, by one of its names.
+fn row_of(name: &str) -> Option<&'static FlagRow> {
+    rows().iter().find(|row| row.names.split(',').any(|known| known == name))
+}
+
 fn row(line: &'static str) -> Option<FlagRow> {
     let mut columns = line.split('\t');
     let names = columns.next()?;
-    let values = match columns.next()? {
-        "0" => ValueCount::None,
-        "?" => ValueCount::Optional,
-        "+" => ValueCount::Several,
-        _ => ValueCount::One,
-    };
-    Some(FlagRow {
-        names,
-        values,
-        refused: columns.next()? == "refused",
-        harmless: columns.next()?,
-        reason: columns.next()?,
-    })
+    let (values, refused) = (ValueCount::read(columns.next()?), columns.next()? == "refused");
+    Some(FlagRow { names, values, refused, harmless: columns.next()?, reason: columns.next()? })
 }
 
 #[cfg(test)]

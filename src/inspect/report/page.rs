@@ -26,9 +26,6 @@ const SECTIONS: [(&str, &str, Section); 6] = [
 
 impl TraceReport {
     /// The report as an HTML page that needs no other file.
-    ///
-    /// # Errors
-    /// When a figure has no place in JSON.
     pub(crate) fn html(&self) -> serde_json::Result<String> {
         let figures = PageFigures::of(self)?;
         let names: Vec<String> = self.runs.iter().map(|run| escaped(&run.name)).collect();

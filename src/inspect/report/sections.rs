@@ -315,9 +315,14 @@ fn grid(figures: &PageFigures, charts: &[Chart]) -> String {
     if charts.is_empty() { charts } else { format!("<div class=\"charts\">\n{charts}</div>\n") }
 }
 
+/// What belongs to each run, under its heading.
+fn each_run(figures: &PageFigures, section: impl Fn(usize) -> String) -> String {
+    (0..figures.count("/runs")).map(|run| heading(figures, run) + &section(run)).collect()
+}
+
 /// Prefixes that prompts share, of each run.
 pub(super) fn prefixes(figures: &PageFigures) -> String {
-    (0..figures.count("/runs")).map(|run| heading(figures, run) + &prefixes_of(figures, run)).collect()
+    each_run(figures, |run| prefixes_of(figures, run))
 }
 
 fn prefixes_of(figures: &PageFigures, run: usize) -> String {
@@ -353,14 +358,9 @@ fn prefixes_of(figures: &PageFigures, run: usize) -> String {
 
 /// The slowest responses of each run.
 pub(super) fn slowest(figures: &PageFigures) -> String {
-    let mut html = String::new();
-    for run in 0..figures.count("/runs") {
-        html.push_str(&heading(figures, run));
-        for (caption, list) in [("Largest E2E", "slowest_e2e"), ("Largest TTFT", "slowest_ttft")] {
-            html.push_str(&responses(figures, caption, &format!("/runs/{run}/{list}"), &RESPONSE));
-        }
-    }
-    html
+    let lists = [("Largest E2E", "slowest_e2e"), ("Largest TTFT", "slowest_ttft")];
+    let table = |run, (caption, list)| responses(figures, caption, &format!("/runs/{run}/{list}"), &RESPONSE);
+    each_run(figures, |run| lists.map(|list| table(run, list)).concat())
 }
 
 fn responses(figures: &PageFigures, caption: &str, list: &str, columns: &[Column]) -> String {
@@ -378,9 +378,7 @@ fn responses(figures: &PageFigures, caption: &str, list: &str, columns: &[Column
 
 /// Requests of each run that failed.
 pub(super) fn errors(figures: &PageFigures) -> String {
-    let mut html = String::new();
-    for run in 0..figures.count("/runs") {
-        html.push_str(&heading(figures, run));
+    each_run(figures, |run| {
         let place = format!("/runs/{run}/failed");
         let mut kinds = Table::new("Failed requests by status and outcome", ["Status", "Outcome", "Requests"]);
         for at in 0..figures.count(&format!("{place}/by_kind")) {
@@ -388,11 +386,9 @@ pub(super) fn errors(figures: &PageFigures) -> String {
             let count = figures.number(&pointer("count"), Format::Count);
             kinds.row([figures.name(&pointer("status")), figures.name(&pointer("outcome")), count]);
         }
-        html.push_str(&kinds.html());
         let first = format!("{place}/first");
-        if figures.count(&first) > 0 {
-            html.push_str(&responses(figures, "The first of them", &first, &FAILURE));
-        }
-    }
-    html
+        let is_any = figures.count(&first) > 0;
+        let first = is_any.then(|| responses(figures, "The first of them", &first, &FAILURE));
+        kinds.html() + &first.unwrap_or_default()
+    })
 }

@@ -1,24 +1,20 @@
 //! Runs a workload and writes its steps, in JSON as Python's `json.dumps` writes it: a space after commas and colons, ASCII only.
 
-use std::{
-    fmt::{Display, Write as _},
-    io::{self, Write},
-};
+use std::io::{self, Write};
 
-use super::{ScheduleWorkload, workload::ScheduledArrival};
+use serde_json::{Map, Value, json};
+
+use super::ScheduleWorkload;
 use crate::{
     engine::{
         kv_cache::{BlockStored, KvCacheEvent},
-        scheduler::{Decisions, EngineCoreOutput, RequestId, ScheduledAs, ScheduledRequest, Scheduler},
+        scheduler::{Decisions, RequestId, ScheduledAs, Scheduler},
     },
     text::python::{json_float, write_string},
 };
 
 impl ScheduleWorkload {
     /// Runs the workload and writes a line of JSON for each step that scheduled, finished or changed something.
-    ///
-    /// # Errors
-    /// When `out` cannot be written.
     pub(crate) fn write_steps(&self, out: &mut impl Write) -> io::Result<()> {
         let mut scheduler = Scheduler::new(self.scheduler(), self.kv_cache()).map_err(io::Error::other)?;
         let mut aborts: Vec<(i64, usize)> =
@@ -40,181 +36,155 @@ impl ScheduleWorkload {
             let due = aborts.get(aborted..).unwrap_or_default().iter().take_while(|(at, _)| *at <= now);
             aborted += due.clone().count();
             scheduler.abort_requests(due.filter(|(at, _)| *at == now).map(|(_, request)| *request as RequestId));
-            line.clear();
-            self.write_step(step, &mut scheduler, &mut line);
-            out.write_all(line.as_bytes())?;
+            if let Some(fields) = self.step(step, &mut scheduler) {
+                line.clear();
+                write_value(&mut line, &fields);
+                writeln!(out, "{line}")?;
+            }
         }
         Ok(())
     }
 
-    /// Runs one step and writes its line, unless nothing happened.
-    fn write_step(&self, step: u64, scheduler: &mut Scheduler, line: &mut String) {
+    /// Runs one step; `None` where nothing happened.
+    fn step(&self, step: u64, scheduler: &mut Scheduler) -> Option<Value> {
         scheduler.schedule();
-        line.push_str("{\"step\": ");
-        number(line, step);
-        self.write_schedule(scheduler, line);
+        let mut fields = self.scheduled(step, scheduler);
         scheduler.update_from_output();
-        let decisions = scheduler.decisions();
-        self.write_outputs(decisions, line);
-        line.push_str(", \"events\": ");
-        list(line, scheduler.events(), write_event);
-        line.push_str("}\n");
-        let is_empty = decisions.scheduled.is_empty() && scheduler.events().next().is_none();
-        if is_empty {
-            line.clear();
-        }
+        let events: Vec<Value> = scheduler.events().map(event).collect();
+        let is_empty = scheduler.decisions().scheduled.is_empty() && events.is_empty();
+        fields.append(&mut self.outputs(scheduler.decisions()));
+        fields.insert("events".to_owned(), events.into());
+        (!is_empty).then(|| fields.into())
     }
 
     /// What is known before anything is sampled.
-    fn write_schedule(&self, scheduler: &Scheduler, line: &mut String) {
+    fn scheduled(&self, step: u64, scheduler: &Scheduler) -> Map<String, Value> {
         let Decisions { scheduled, preempted, .. } = scheduler.decisions();
-        let name = |scheduled: &&ScheduledRequest| self.name(scheduled.request_id);
         let of = |kind: ScheduledAs| scheduled.iter().filter(move |scheduled| scheduled.scheduled_as == kind);
-        line.push_str(", \"scheduled\": ");
-        object(line, scheduled, name, |out, scheduled| number(out, scheduled.num_tokens));
-        for (key, kind) in [("new", ScheduledAs::New), ("resumed", ScheduledAs::Resumed)] {
-            number(line, format_args!(", \"{key}\": "));
-            list(line, of(kind), |out, scheduled| text(out, name(&scheduled)));
-        }
+        let names = |kind| of(kind).map(|scheduled| self.name(scheduled.request_id)).collect::<Vec<_>>();
+        let by_kind = of(ScheduledAs::New).chain(of(ScheduledAs::Running)).chain(of(ScheduledAs::Resumed));
         let mut preempted: Vec<&str> = preempted.iter().map(|id| self.name(*id)).collect();
         preempted.sort_unstable();
-        line.push_str(", \"preempted\": ");
-        list(line, preempted, text);
-        let by_kind = of(ScheduledAs::New).chain(of(ScheduledAs::Running)).chain(of(ScheduledAs::Resumed));
-        line.push_str(", \"computed\": ");
-        object(line, by_kind, name, |out, scheduled| number(out, scheduled.num_computed_tokens));
-        line.push_str(", \"blocks\": ");
-        object(line, scheduled, name, |out, scheduled| {
-            list(out, scheduler.block_ids(scheduled.request_id), number);
-        });
+        fields([
+            ("step", step.into()),
+            ("scheduled", self.by_name(scheduled.iter().map(|it| (it.request_id, it.num_tokens.into())))),
+            ("new", names(ScheduledAs::New).into()),
+            ("resumed", names(ScheduledAs::Resumed).into()),
+            ("preempted", preempted.into()),
+            ("computed", self.by_name(by_kind.map(|it| (it.request_id, it.num_computed_tokens.into())))),
+            ("blocks", {
+                let ids = |id| scheduler.block_ids(id).into();
+                self.by_name(scheduled.iter().map(|it| (it.request_id, ids(it.request_id))))
+            }),
+        ])
     }
 
     /// What was sampled, and the state after the step.
-    fn write_outputs(&self, decisions: &Decisions, line: &mut String) {
+    fn outputs(&self, decisions: &Decisions) -> Map<String, Value> {
         let Decisions { outputs, stats, .. } = decisions;
-        let name = |output: &&EngineCoreOutput| self.name(output.request_id);
-        let of_burst = |burst: &&[EngineCoreOutput]| burst.first().map_or("", |first| self.name(first.request_id));
-        line.push_str(", \"outputs\": ");
-        object(line, outputs.chunk_by(|output, _| output.has_more), of_burst, |out, burst| {
-            list(out, burst.iter().map(|output| output.new_token_id), number);
+        let bursts = outputs.chunk_by(|output, _| output.has_more).filter_map(|burst| {
+            let tokens: Vec<u32> = burst.iter().map(|output| output.new_token_id).collect();
+            Some((burst.first()?.request_id, tokens.into()))
         });
-        line.push_str(", \"finished\": ");
-        let finished = outputs.iter().filter(|output| output.finish_reason.is_some());
-        object(line, finished, name, |out, output| text(out, output.finish_reason.map_or("", |reason| reason.name())));
-        line.push_str(", \"cached\": ");
-        let first = outputs.iter().filter(|output| output.num_cached_tokens.is_some());
-        object(line, first, name, |out, output| number(out, output.num_cached_tokens.unwrap_or_default()));
-        let (running, waiting) = (stats.num_running_reqs, stats.num_waiting_reqs);
-        number(line, format_args!(", \"running\": {running}, \"waiting\": {waiting}, \"usage\": "));
-        share(line, stats.kv_cache_usage);
+        let finished = outputs.iter().filter_map(|it| Some((it.request_id, it.finish_reason?.name().into())));
+        let cached = outputs.iter().filter_map(|it| Some((it.request_id, it.num_cached_tokens?.into())));
         let prefix = &stats.prefix_cache_stats;
-        let (requests, queries, hits) = (prefix.requests, prefix.queries, prefix.hits);
-        let prefix =
-            format_args!(", \"prefix\": {{\"requests\": {requests}, \"queries\": {queries}, \"hits\": {hits}}}");
-        number(line, prefix);
+        fields([
+            ("outputs", self.by_name(bursts)),
+            ("finished", self.by_name(finished)),
+            ("cached", self.by_name(cached)),
+            ("running", stats.num_running_reqs.into()),
+            ("waiting", stats.num_waiting_reqs.into()),
+            ("usage", rounded(stats.kv_cache_usage).into()),
+            ("prefix", json!({"requests": prefix.requests, "queries": prefix.queries, "hits": prefix.hits})),
+        ])
+    }
+
+    fn by_name(&self, values: impl Iterator<Item = (RequestId, Value)>) -> Value {
+        values.map(|(id, value)| (self.name(id), value)).collect()
     }
 
     fn name(&self, id: RequestId) -> &str {
-        let arrival = usize::try_from(id).ok().and_then(|at| self.requests.get(at));
-        arrival.map_or("", |ScheduledArrival { id, .. }| id)
+        usize::try_from(id).ok().and_then(|at| self.requests.get(at)).map_or("", |arrival| &arrival.id)
     }
 }
 
-fn write_event(out: &mut String, event: KvCacheEvent<'_>) {
+fn fields<const N: usize>(fields: [(&str, Value); N]) -> Map<String, Value> {
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+fn event(event: KvCacheEvent<'_>) -> Value {
     match event {
-        KvCacheEvent::BlockStored(stored) => write_stored(out, &stored),
+        KvCacheEvent::BlockStored(stored) => self::stored(&stored),
         KvCacheEvent::BlockRemoved { block_hash } => {
-            let hash = block_hash.external();
-            number(
-                out,
-                format_args!(
-                    "{{\"kind\": \"BlockRemoved\", \"block_hashes\": [{hash}], \"medium\": \"GPU\", \"group_idx\": 0}}"
-                ),
-            );
+            json!({"kind": "BlockRemoved", "block_hashes": [block_hash.external()], "medium": "GPU", "group_idx": 0})
         }
-        KvCacheEvent::AllBlocksCleared => out.push_str("{\"kind\": \"AllBlocksCleared\"}"),
+        KvCacheEvent::AllBlocksCleared => json!({"kind": "AllBlocksCleared"}),
     }
 }
 
 /// Fields without a value are left out.
-fn write_stored(out: &mut String, stored: &BlockStored<'_>) {
-    out.push_str("{\"kind\": \"BlockStored\", \"block_hashes\": ");
-    list(out, stored.block_hashes, |out, hash| number(out, hash.external()));
-    if let Some(parent) = stored.parent_block_hash {
-        number(out, format_args!(", \"parent_block_hash\": {}", parent.external()));
-    }
-    out.push_str(", \"token_ids\": ");
-    list(out, stored.token_ids, number);
-    number(out, format_args!(", \"block_size\": {}", stored.block_size));
-    if let Some(lora) = stored.lora {
-        number(out, format_args!(", \"lora_id\": {}", lora.lora_int_id));
-    }
-    out.push_str(", \"medium\": \"GPU\"");
-    if let Some(lora) = stored.lora {
-        out.push_str(", \"lora_name\": ");
-        text(out, &lora.lora_name);
-    }
-    out.push_str(", \"extra_keys\": ");
-    list(out, 0..stored.block_hashes.len(), |out, block| {
-        if stored.extra_keys(block).next().is_none() {
-            return out.push_str("null");
+fn stored(stored: &BlockStored<'_>) -> Value {
+    let hashes: Vec<u64> = stored.block_hashes.iter().map(|hash| hash.external()).collect();
+    let extra_keys = |block| {
+        let keys: Vec<&str> = stored.extra_keys(block).collect();
+        if keys.is_empty() { Value::Null } else { keys.into() }
+    };
+    let all = fields([
+        ("kind", "BlockStored".into()),
+        ("block_hashes", hashes.into()),
+        ("parent_block_hash", json!(stored.parent_block_hash.map(|hash| hash.external()))),
+        ("token_ids", stored.token_ids.into()),
+        ("block_size", stored.block_size.into()),
+        ("lora_id", json!(stored.lora.map(|lora| lora.lora_int_id))),
+        ("medium", "GPU".into()),
+        ("lora_name", json!(stored.lora.map(|lora| &lora.lora_name))),
+        ("extra_keys", (0..stored.block_hashes.len()).map(extra_keys).collect()),
+        ("group_idx", 0.into()),
+        ("kv_cache_spec_kind", "full_attention".into()),
+    ]);
+    all.into_iter().filter(|(_, value)| !value.is_null()).collect()
+}
+
+/// Rounds a share to six places. Formatting rounds the exact value, as Python's `round` does; a product would be rounded twice.
+fn rounded(share: f64) -> f64 {
+    format!("{share:.6}").parse().unwrap_or(share)
+}
+
+/// Writes a value as `json.dumps` does.
+fn write_value(out: &mut String, value: &Value) {
+    match value {
+        Value::Number(number) if number.is_f64() => out.push_str(&json_float(number.as_f64().unwrap_or_default())),
+        Value::String(text) => write_string(text, true, out),
+        Value::Array(items) => {
+            out.push('[');
+            for (at, item) in items.iter().enumerate() {
+                out.push_str(if at > 0 { ", " } else { "" });
+                write_value(out, item);
+            }
+            out.push(']');
         }
-        list(out, stored.extra_keys(block), text);
-    });
-    out.push_str(", \"group_idx\": 0, \"kv_cache_spec_kind\": \"full_attention\"}");
-}
-
-fn list<T>(out: &mut String, items: impl IntoIterator<Item = T>, mut item: impl FnMut(&mut String, T)) {
-    out.push('[');
-    for (at, value) in items.into_iter().enumerate() {
-        if at > 0 {
-            out.push_str(", ");
+        Value::Object(fields) => {
+            out.push('{');
+            for (at, (name, value)) in fields.iter().enumerate() {
+                out.push_str(if at > 0 { ", " } else { "" });
+                write_string(name, true, out);
+                out.push_str(": ");
+                write_value(out, value);
+            }
+            out.push('}');
         }
-        item(out, value);
+        other => out.push_str(&other.to_string()),
     }
-    out.push(']');
-}
-
-/// Writes an object with one entry for each item; `entry` gives the key and writes the value behind it.
-fn object<'a, T>(
-    out: &mut String,
-    items: impl IntoIterator<Item = T>,
-    key: impl Fn(&T) -> &'a str,
-    mut value: impl FnMut(&mut String, T),
-) {
-    out.push('{');
-    for (at, item) in items.into_iter().enumerate() {
-        if at > 0 {
-            out.push_str(", ");
-        }
-        text(out, key(&item));
-        out.push_str(": ");
-        value(out, item);
-    }
-    out.push('}');
-}
-
-fn number(out: &mut String, number: impl Display) {
-    let _infallible = write!(out, "{number}");
-}
-
-fn text(out: &mut String, text: &str) {
-    write_string(text, true, out);
-}
-
-/// Writes a share from 0 to 1, rounded to six places.
-fn share(out: &mut String, share: f64) {
-    // Formatting rounds the exact value, as Python's `round` does; a product would be rounded twice.
-    out.push_str(&json_float(format!("{share:.6}").parse().unwrap_or(share)));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn written(write: impl FnOnce(&mut String)) -> String {
+    fn written(value: impl Into<Value>) -> String {
         let mut out = String::new();
-        write(&mut out);
+        write_value(&mut out, &value.into());
         out
     }
 
@@ -232,12 +202,12 @@ mod tests {
             (0.000_000_4, "0.0"),
         ];
         for (value, expected) in cases {
-            assert_eq!(written(|out| share(out, value)), expected, "{value}");
+            assert_eq!(written(rounded(value)), expected, "{value}");
         }
     }
 
     #[test]
     fn texts_are_ascii() {
-        assert_eq!(written(|out| text(out, "a\"\\\n\u{7f}é😀")), r#""a\"\\\n\u007f\u00e9\ud83d\ude00""#);
+        assert_eq!(written("a\"\\\n\u{7f}é😀"), r#""a\"\\\n\u007f\u00e9\ud83d\ude00""#);
     }
 }

@@ -6,9 +6,7 @@ use serde::Deserialize;
 
 use crate::engine::{
     kv_cache::{HashAlgorithm, KvCacheConfig, LoraRequest},
-    scheduler::{
-        Request, RequestId, SchedulerConfig, SchedulerConfigError, SchedulerFinishReason, SchedulingPolicy, Speculation,
-    },
+    scheduler::{Request, RequestId, SchedulerConfig, SchedulerFinishReason, SchedulingPolicy, Speculation},
 };
 
 const MOST_TOKENS: usize = 100_000_000;
@@ -46,14 +44,6 @@ pub enum ScheduleWorkloadError {
         file: String,
         /// The place and what is expected there.
         source: serde_json::Error,
-    },
-    /// The configuration contradicts itself.
-    #[error("{file}: config: {}", error.text(field))]
-    Config {
-        /// The file.
-        file: String,
-        /// What is wrong.
-        error: SchedulerConfigError,
     },
     /// A value that cannot be.
     #[error("{file}: {place}: {reason}")]
@@ -138,9 +128,6 @@ enum WorkloadPrompt {
 
 impl ScheduleWorkload {
     /// Reads a workload; `-` is stdin.
-    ///
-    /// # Errors
-    /// When the file cannot be read, or vLLM would not run what it holds.
     pub(crate) fn read(path: &Path) -> Result<Self, ScheduleWorkloadError> {
         let file = path.display().to_string();
         let mut text = Vec::new();
@@ -159,16 +146,10 @@ impl ScheduleWorkload {
         let File { config, mut requests, max_steps } = serde_json::from_slice(text).map_err(json)?;
         requests.sort_by_key(|request| request.step);
         let workload = Self { config, requests, max_steps: max_steps.unwrap_or(MAX_STEPS) };
-        workload
-            .scheduler()
-            .check(&workload.kv_cache())
-            .map_err(|error| ScheduleWorkloadError::Config { file: file.to_owned(), error })?;
-        workload.check().map_err(|(place, reason)| ScheduleWorkloadError::Value {
-            file: file.to_owned(),
-            place,
-            reason,
-        })?;
-        Ok(workload)
+        match workload.check() {
+            Ok(()) => Ok(workload),
+            Err((place, reason)) => Err(ScheduleWorkloadError::Value { file: file.to_owned(), place, reason }),
+        }
     }
 
     /// The limits of a step.
@@ -210,6 +191,9 @@ impl ScheduleWorkload {
     /// Gives a place and what is wrong there.
     fn check(&self) -> Result<(), (String, String)> {
         let config = &self.config;
+        if let Err(error) = self.scheduler().check(&self.kv_cache()) {
+            return Err(("config".to_owned(), error.text(field)));
+        }
         if config.block_size > LARGEST || config.num_blocks > MOST_BLOCKS {
             return Err(("config".to_owned(), format!("block_size is at most {LARGEST}, num_blocks {MOST_BLOCKS}")));
         }

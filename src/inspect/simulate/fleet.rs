@@ -48,9 +48,6 @@ pub(super) struct LiveRequest {
 
 impl<'a> SimulatedFleet<'a> {
     /// Engines without requests.
-    ///
-    /// # Errors
-    /// When their configuration contradicts itself.
     pub(super) fn new(schedule: &'a ArrivalSchedule, simulation: &'a Simulation) -> Result<Self, SimulateError> {
         let Simulation { scheduler, kv_cache, times, time_scale, seed, .. } = simulation;
         let replicas = (0..simulation.replicas.max(1)).zip(*seed..).map(|(_, seed)| {
@@ -62,7 +59,7 @@ impl<'a> SimulatedFleet<'a> {
         Ok(Self {
             schedule,
             simulation,
-            router: Router::new(simulation.policy, *seed),
+            router: Router::new(simulation.policy, simulation.balance, *seed),
             in_flight: vec![0; replicas.len()],
             replicas,
             measured: FleetMeasurements::new(simulation.slo),
@@ -110,15 +107,14 @@ impl<'a> SimulatedFleet<'a> {
         replica.totals.requests += 1;
         let live = LiveRequest { arrival: now, prompt_tokens: tokens, ..LiveRequest::default() };
         let id = replica.enter(live);
-        let size = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
         let kv_cache = &self.simulation.kv_cache;
         // Without a prefix cache no hash is looked at.
         let block_hashes = match kv_cache.enable_prefix_caching {
             true => self.schedule.hashes(number, kv_cache.block_size.max(1)),
             false => Vec::new(),
         };
-        let counted =
-            CountedSequence { prompt_tokens: size(tokens), output_tokens: size(arriving.output_tokens), block_hashes };
+        let (prompt_tokens, output_tokens) = (tokens as usize, arriving.output_tokens as usize);
+        let counted = CountedSequence { prompt_tokens, output_tokens, block_hashes };
         let request = Request { id: id as u64, counted: Some(counted), ..Request::default() };
         replica.engine.submit(now + self.simulation.front_end, request);
     }

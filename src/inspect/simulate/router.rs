@@ -16,21 +16,23 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::base::hash_is_key::BuildHashIsKey;
 
-/// Way to choose a replica.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum RouterPolicy {
-    /// Each in turn.
-    RoundRobin,
-    /// The one with the fewest requests in flight; the first of several.
-    LeastLoaded,
-    /// Of two that are drawn by the seed, the one with fewer requests in flight.
-    LeastRequest,
-    /// The same for all requests of a session, or, outside of sessions, for all prompts with the same first block.
-    ConsistentHash,
-    /// Where the longest prefix went before, within the balance.
-    Prefix(Balance),
-    /// Any, by the seed.
-    Random,
+base::named! {
+    /// Way to choose a replica.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum RouterPolicy {
+        /// Each in turn.
+        RoundRobin = "round_robin",
+        /// The one with the fewest requests in flight; the first of several.
+        LeastLoaded = "least_loaded",
+        /// Of two that are drawn by the seed, the one with fewer requests in flight.
+        LeastRequest = "least_request",
+        /// The same for all requests of a session, or, outside of sessions, for all prompts with the same first block.
+        ConsistentHash = "consistent_hash",
+        /// Where the longest prefix went before, within the [`Balance`].
+        Prefix = "prefix",
+        /// Any, by the seed.
+        Random = "random",
+    }
 }
 
 /// Thresholds of [`RouterPolicy::Prefix`].
@@ -50,37 +52,13 @@ impl Default for Balance {
     }
 }
 
-/// A name that no policy has.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no router: use round_robin, least_loaded, least_request, consistent_hash, prefix or random")]
-pub struct UnknownPolicy(String);
-
 impl FromStr for RouterPolicy {
-    type Err = UnknownPolicy;
+    type Err = String;
 
-    fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
-        match name {
-            "round_robin" => Ok(Self::RoundRobin),
-            "least_loaded" => Ok(Self::LeastLoaded),
-            "least_request" => Ok(Self::LeastRequest),
-            "consistent_hash" => Ok(Self::ConsistentHash),
-            "prefix" => Ok(Self::Prefix(Balance::default())),
-            "random" => Ok(Self::Random),
-            _ => Err(UnknownPolicy(name.to_owned())),
-        }
-    }
-}
-
-impl RouterPolicy {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::RoundRobin => "round_robin",
-            Self::LeastLoaded => "least_loaded",
-            Self::LeastRequest => "least_request",
-            Self::ConsistentHash => "consistent_hash",
-            Self::Prefix(_) => "prefix",
-            Self::Random => "random",
-        }
+    fn from_str(name: &str) -> Result<Self, String> {
+        let [others @ .., last] = Self::ALL.map(Self::name);
+        let unknown = || format!("`{name}` is no router: use {} or {last}", others.join(", "));
+        Self::ALL.into_iter().find(|policy| policy.name() == name).ok_or_else(unknown)
     }
 }
 
@@ -98,6 +76,7 @@ pub(super) struct RoutedPrompt<'a> {
 #[derive(Debug)]
 pub(super) struct Router {
     policy: RouterPolicy,
+    balance: Balance,
     turn: usize,
     generator: Xoshiro256PlusPlus,
     /// Where the prompt up to a block went last.
@@ -105,8 +84,8 @@ pub(super) struct Router {
 }
 
 impl Router {
-    pub(super) fn new(policy: RouterPolicy, seed: u64) -> Self {
-        Self { policy, turn: 0, generator: Xoshiro256PlusPlus::seed_from_u64(seed), sent: HashMap::default() }
+    pub(super) fn new(policy: RouterPolicy, balance: Balance, seed: u64) -> Self {
+        Self { policy, balance, turn: 0, generator: Xoshiro256PlusPlus::seed_from_u64(seed), sent: HashMap::default() }
     }
 
     /// Chooses among replicas by the requests that each has in flight; there is at least one.
@@ -121,33 +100,32 @@ impl Router {
                 let [first, second] = [(); 2].map(|()| self.generator.random_range(0..in_flight.len()));
                 if in_flight.get(second) < in_flight.get(first) { second } else { first }
             }
-            RouterPolicy::ConsistentHash => by_hash(prompt.key, in_flight.len()),
-            RouterPolicy::Prefix(balance) => self.by_prefix(balance, prompt, in_flight),
+            RouterPolicy::ConsistentHash => {
+                let hash = |replica: &usize| xxh3_64_with_seed(&prompt.key.to_le_bytes(), *replica as u64);
+                (0..in_flight.len()).max_by_key(hash).unwrap_or(0)
+            }
+            RouterPolicy::Prefix => self.by_prefix(prompt, in_flight),
             RouterPolicy::Random => self.generator.random_range(0..in_flight.len()),
         }
     }
 
-    fn by_prefix(&mut self, balance: Balance, prompt: RoutedPrompt<'_>, in_flight: &[u32]) -> usize {
+    fn by_prefix(&mut self, prompt: RoutedPrompt<'_>, in_flight: &[u32]) -> usize {
+        let Balance { cache_threshold, abs_threshold, rel_threshold } = self.balance;
         let fewest = in_flight.iter().min().copied().unwrap_or(0);
         let most = in_flight.iter().max().copied().unwrap_or(0);
-        let is_balanced =
-            most - fewest <= balance.abs_threshold || f64::from(most) <= f64::from(fewest) * balance.rel_threshold;
+        let is_balanced = most - fewest <= abs_threshold || f64::from(most) <= f64::from(fewest) * rel_threshold;
         let known = prompt.blocks.iter().map_while(|block| self.sent.get(block));
         let (blocks, replica) = known.fold((0_u32, None), |(blocks, _), replica| (blocks + 1, Some(*replica)));
         let tokens = blocks.saturating_mul(prompt.block_size).min(prompt.tokens);
         let share = f64::from(tokens) / f64::from(prompt.tokens.max(1));
         let chosen = match replica {
-            Some(replica) if is_balanced && share > balance.cache_threshold => usize::try_from(replica).unwrap_or(0),
+            Some(replica) if is_balanced && share > cache_threshold => usize::try_from(replica).unwrap_or(0),
             _ => least(in_flight),
         };
         let number = u32::try_from(chosen).unwrap_or(0);
         self.sent.extend(prompt.blocks.iter().map(|block| (*block, number)));
         chosen
     }
-}
-
-fn by_hash(key: u64, replicas: usize) -> usize {
-    (0..replicas).max_by_key(|replica| xxh3_64_with_seed(&key.to_le_bytes(), *replica as u64)).unwrap_or(0)
 }
 
 fn least(in_flight: &[u32]) -> usize {
@@ -164,7 +142,8 @@ mod tests {
     }
 
     fn chosen(policy: RouterPolicy, requests: &[(&[u64], &[u32])]) -> Vec<usize> {
-        let mut router = Router::new(policy, 7);
+        let balance = Balance { cache_threshold: 0.5, abs_threshold: 2, rel_threshold: 1.5 };
+        let mut router = Router::new(policy, balance, 7);
         requests.iter().map(|(blocks, in_flight)| router.choose(prompt(blocks), in_flight)).collect()
     }
 
@@ -206,7 +185,6 @@ mod tests {
 
     #[test]
     fn a_prompt_goes_where_enough_of_it_went_before() {
-        let policy = RouterPolicy::Prefix(Balance { cache_threshold: 0.5, abs_threshold: 2, rel_threshold: 1.5 });
         let requests: [(&[u64], &[u32]); 5] = [
             (&[1, 2], &[1, 0]),
             (&[1, 2, 3], &[0, 1]),
@@ -216,6 +194,6 @@ mod tests {
             (&[1, 2, 3, 4], &[1, 4]),
             (&[1, 2, 3, 4], &[5, 3]),
         ];
-        assert_eq!(chosen(policy, &requests), [1, 1, 0, 0, 0]);
+        assert_eq!(chosen(RouterPolicy::Prefix, &requests), [1, 1, 0, 0, 0]);
     }
 }

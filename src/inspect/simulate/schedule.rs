@@ -68,9 +68,6 @@ pub(super) struct Arriving {
 impl ArrivalSchedule {
     /// Reads what paths stand for: traces, or files of requests with `hash_ids` of so many tokens each. Answers are assumed to come back so
     /// in later prompts where a trace does not show it.
-    ///
-    /// # Errors
-    /// When a file cannot be read, or no record has an arrival.
     pub(crate) fn read(paths: &[PathBuf], hash_block_size: u32, answers: Answers) -> Result<Self, SimulateError> {
         let schedule = match paths {
             [path] => match formats::kind_of(path).unwrap_or(TraceFormat::Trace) {
@@ -83,9 +80,6 @@ impl ArrivalSchedule {
     }
 
     /// Takes requests of records in memory, each at an arrival of its own.
-    ///
-    /// # Errors
-    /// When none has a prompt and an output.
     pub(crate) fn of_records<'a>(
         name: String,
         block_size: u32,
@@ -207,7 +201,7 @@ impl ArrivalSchedule {
 
     fn full_blocks<'a>(&'a self, request: &Arriving) -> &'a [u64] {
         let blocks = self.prompt_blocks(request);
-        let full = size(request.prompt_tokens / self.block_size.max(1)).min(blocks.len());
+        let full = ((request.prompt_tokens / self.block_size.max(1)) as usize).min(blocks.len());
         blocks.get(..full).unwrap_or_default()
     }
 
@@ -218,19 +212,21 @@ impl ArrivalSchedule {
         let prompt = self.prompt_blocks(request);
         let (of_prompt, goes_on) = (self.full_blocks(request).len(), self.blocks.get(request.goes_on.clone()));
         let goes_on = goes_on.unwrap_or_default();
-        let (theirs, tokens) = (size(self.block_size), size(request.prompt_tokens));
+        let (theirs, tokens) = (self.block_size as usize, request.prompt_tokens as usize);
         let known = |block: usize, end: usize| match block.checked_sub(of_prompt) {
             None => prompt.get(block),
             Some(at) if !goes_on.is_empty() && (request.is_verbatim || end <= tokens) => goes_on.get(at),
             // The last block of the prompt stands for its tokens, not for those that are sampled after them.
             Some(_) => prompt.get(block).filter(|_| end <= tokens),
         };
-        let total = tokens.saturating_add(size(request.output_tokens)) / block_size;
+        let total = tokens.saturating_add(request.output_tokens as usize) / block_size;
+        // A number for a part of a block; the block's own is spread evenly too.
+        let part = |block: u64, inside: usize| xxh3_64_with_seed(&block.to_le_bytes(), !(inside as u64));
         let hash = |at: usize| {
             let end = (at + 1) * block_size;
             let block = if block_size > theirs { end / theirs - 1 } else { at * block_size / theirs };
             let inside = if block_size < theirs { at % (theirs / block_size) } else { 0 };
-            known(block, end).map_or_else(|| mixed(number, at + 1), |known| mixed_block(*known, inside))
+            known(block, end).map_or_else(|| mixed(number, at + 1), |known| part(*known, inside))
         };
         (0..total).map(|at| BlockHash::of_external(hash(at))).collect()
     }
@@ -276,7 +272,7 @@ impl ArrivalSchedule {
         let after = after.get(self.full_blocks(request).last()?)?.as_ref().filter(|after| after.is_one)?;
         let tokens = request.prompt_tokens.checked_add(request.output_tokens)?;
         let later = self.requests.get(after.request).filter(|later| later.prompt_tokens >= tokens)?;
-        let filled = size(tokens / self.block_size.max(1));
+        let filled = (tokens / self.block_size.max(1)) as usize;
         let goes_on = later.blocks.start + after.at..(later.blocks.start + filled).min(later.blocks.end);
         (after.request > number && filled > after.at).then_some((later.cached_tokens, goes_on))
     }
@@ -293,15 +289,6 @@ struct After {
 /// A number that no other block of any request has.
 fn mixed(request: usize, block: usize) -> u64 {
     xxh3_64_with_seed(&(request as u64).to_le_bytes(), block as u64)
-}
-
-/// A number for a part of a block; the block's own is spread evenly too.
-fn mixed_block(block: u64, inside: usize) -> u64 {
-    xxh3_64_with_seed(&block.to_le_bytes(), !(inside as u64))
-}
-
-fn size(count: u32) -> usize {
-    usize::try_from(count).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

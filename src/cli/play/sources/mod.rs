@@ -54,8 +54,8 @@ enum Effect {
     Excludes(&'static str),
 }
 
-/// Tags, and structs of arguments, with what their flags do for each kind: the built-in trace, a trace, synthetic tokens, a cassette. A
-/// flag's tag wins over its struct, and of several the one that is first here.
+/// Tags, and structs of arguments, with what their flags do for each kind, in the order of [`SourceKind::ALL`]. A flag's tag wins over
+/// its struct, and of several the one that is first here.
 const TABLE: &[(&[&str], [Effect; 4])] = &[
     (&["@any", "ServerArgs", "EngineArgs", "AnswerArgs", "KvEventsArgs", "@questions"], [Full; 4]),
     (&["@answers", "LoraArgs"], [Full, Full, Full, ANSWERED]),
@@ -133,13 +133,8 @@ fn effect(play: &Command, flag: &Arg, kind: SourceKind) -> Option<Effect> {
         let is_tag = |tag: &&str| tag.starts_with('@') == is_own && tags.contains(tag);
         TABLE.iter().find(|(rows, _)| rows.iter().any(is_tag))
     };
-    let (_, [built_in, trace, synthetic, cassette]) = row(true).or_else(|| row(false))?;
-    Some(match kind {
-        SourceKind::BuiltIn => *built_in,
-        SourceKind::Trace => *trace,
-        SourceKind::Synthetic => *synthetic,
-        SourceKind::Cassette => *cassette,
-    })
+    let (_, effects) = row(true).or_else(|| row(false))?;
+    SourceKind::ALL.into_iter().zip(effects).find(|(of, _)| *of == kind).map(|(_, effect)| *effect)
 }
 
 /// Lists the kinds that are served: a cassette and the source for its misses, or one other kind.
