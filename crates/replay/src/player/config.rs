@@ -1,7 +1,7 @@
 //! Configuration of a cassette player.
 
-pub(in crate::player) mod forwarding;
-pub(in crate::player) mod header_rules;
+pub(crate) mod forwarding;
+pub(crate) mod header_rules;
 
 use std::{
     fmt,
@@ -208,7 +208,7 @@ pub enum RecordErrors {
 }
 
 impl RecordErrors {
-    pub(in crate::player) fn includes(self, status: u16) -> bool {
+    pub(crate) fn includes(self, status: u16) -> bool {
         let is_passing = [401, 403, 408, 409, 425, 429].contains(&status) || status >= 500;
         self == Self::All || !is_passing
     }

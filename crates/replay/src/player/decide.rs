@@ -2,10 +2,10 @@
 
 mod chosen;
 mod continuation;
-pub(in crate::player) mod cross;
-pub(in crate::player) mod fixtures;
-pub(in crate::player) mod later_names;
-pub(in crate::player) mod match_command;
+pub(crate) mod cross;
+pub(crate) mod fixtures;
+pub(crate) mod later_names;
+pub(crate) mod match_command;
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
@@ -37,10 +37,10 @@ const INLINE: usize = 64 * 1024;
 /// A request that was read, before its record is looked for.
 #[derive(Debug)]
 pub struct ReceivedRequest {
-    pub(in crate::player) request: IncomingRequest,
+    pub(crate) request: IncomingRequest,
     /// When its body was complete: the zero of every deadline.
-    pub(in crate::player) at: Instant,
-    pub(in crate::player) cassette_player: Arc<CassettePlayer>,
+    pub(crate) at: Instant,
+    pub(crate) cassette_player: Arc<CassettePlayer>,
 }
 
 impl ReceivedRequest {
@@ -152,7 +152,7 @@ impl CassettePlayer {
         if is_live { plan } else { UnmatchedPlan::Refuse }
     }
 
-    pub(in crate::player) fn select(&self, request: &IncomingRequest) -> Lookup {
+    pub(crate) fn select(&self, request: &IncomingRequest) -> Lookup {
         let (index, matching) = (&self.index, &self.config.matching);
         self.in_session(&request.session, |state| state.session.select(index, matching, &lookup_request(request)))
     }
@@ -231,7 +231,7 @@ impl CassettePlayer {
         if self.counter.makes_engine_inputs() { size(record).max(of_request) } else { size(record) }
     }
 
-    pub(in crate::player) fn response(
+    pub(crate) fn response(
         self: &Arc<Self>,
         record: &CassetteRecord,
         request: &IncomingRequest,
@@ -265,7 +265,7 @@ impl CassettePlayer {
     }
 
     /// The answer of a record as far as it is played, in the words of a family where one asked, with its deadlines.
-    pub(in crate::player) fn paced(
+    pub(crate) fn paced(
         &self,
         (record, played): (&CassetteRecord, &CassetteRecord),
         request: &IncomingRequest,
@@ -294,7 +294,7 @@ fn size(record: &CassetteRecord) -> usize {
 }
 
 /// A request that looks for its record.
-pub(in crate::player) fn lookup_request(request: &IncomingRequest) -> LookupRequest<'_> {
+pub(crate) fn lookup_request(request: &IncomingRequest) -> LookupRequest<'_> {
     LookupRequest {
         identity: &request.identity,
         request_id: request.request_id(),

@@ -1,7 +1,7 @@
 //! Requests that go upstream. `play` forwards them here and copies their responses for the recorder, the client's bytes first and as
 //! they came; the tap forwards them itself.
 
-pub(in crate::player) mod completion;
+pub(crate) mod completion;
 
 use std::{convert::Infallible, sync::Arc};
 

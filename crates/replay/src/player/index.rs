@@ -67,17 +67,17 @@ struct SearchedRecord {
 }
 
 /// Everything that can be played.
-pub(in crate::player) struct PlayableRecords {
-    pub(in crate::player) index: CassetteIndex,
+pub(crate) struct PlayableRecords {
+    pub(crate) index: CassetteIndex,
     /// The same records as chats for other families, where those are answered.
-    pub(in crate::player) across: Option<(CassetteIndex, CanonicalRules)>,
+    pub(crate) across: Option<(CassetteIndex, CanonicalRules)>,
     /// In the order of the index: the cassette and its record.
-    pub(in crate::player) records: Vec<(usize, CassetteRecord)>,
-    pub(in crate::player) mcp: Servers,
+    pub(crate) records: Vec<(usize, CassetteRecord)>,
+    pub(crate) mcp: Servers,
 }
 
 /// Moves the records out of the cassettes and makes their index.
-pub(in crate::player) fn playable(
+pub(crate) fn playable(
     config: &mut PlayerConfig,
     put_back: &Arc<ValuePlans>,
 ) -> Result<PlayableRecords, CassettePlayerError> {

@@ -1,6 +1,6 @@
 //! Reading of a request: its session, whether the player answers it at all, its body.
 
-pub(in crate::player) mod body;
+pub(crate) mod body;
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 

@@ -1,10 +1,10 @@
 //! What was served, what was not.
 
-pub(in crate::player) mod environment;
-pub(in crate::player) mod groups;
-pub(in crate::player) mod journal;
-pub(in crate::player) mod ledger;
-pub(in crate::player) mod tools;
+pub(crate) mod environment;
+pub(crate) mod groups;
+pub(crate) mod journal;
+pub(crate) mod ledger;
+pub(crate) mod tools;
 
 use std::{
     collections::{BTreeMap, HashSet},

@@ -84,7 +84,7 @@ impl SessionReport {
     }
 
     /// Returns whether anything in it may be a failure by itself, whatever other sessions were served.
-    pub(in crate::account) fn has_failures(&self) -> bool {
+    pub(crate) fn has_failures(&self) -> bool {
         !self.failing(&Concern::ALL).is_empty()
     }
 
@@ -94,7 +94,7 @@ impl SessionReport {
     }
 
     /// Adds what failed in another one.
-    pub(in crate::account) fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         let add = |to: &mut BTreeMap<&'static str, u64>, from: BTreeMap<&'static str, u64>| {
             from.into_iter().for_each(|(name, count)| *to.entry(name).or_default() += count);
         };

@@ -145,7 +145,7 @@ pub(crate) fn account_session(name: &str) -> &str {
 }
 
 #[derive(Debug)]
-pub(in crate::mcp) struct Sessions {
+pub(crate) struct Sessions {
     index: Arc<RecordIndex>,
     server: String,
     policy: McpPolicy,
@@ -273,7 +273,7 @@ impl Sessions {
     }
 
     /// Forgets what sessions consumed; what failed stays.
-    pub(in crate::mcp) fn reset(&mut self, session: Option<&str>) {
+    pub(crate) fn reset(&mut self, session: Option<&str>) {
         for entry in self.entries.values().filter(|entry| session.is_none_or(|session| session == entry.session)) {
             let mut connection = entry.connection.lock();
             let report = connection.session.session_report(&HashSet::new());
@@ -290,7 +290,7 @@ impl Sessions {
         }
     }
 
-    pub(in crate::mcp) fn end_session(&mut self, session: &str) {
+    pub(crate) fn end_session(&mut self, session: &str) {
         let ended = self.entries.iter().filter(|(_, entry)| entry.session == session).map(|(key, _)| key.clone());
         let ended: Vec<SessionKey> = ended.collect();
         self.forget(&ended);
@@ -309,17 +309,17 @@ impl Sessions {
     }
 
     /// What failed in sessions that are no longer here.
-    pub(in crate::mcp) fn earlier(&self) -> BTreeMap<String, SessionReport> {
+    pub(crate) fn earlier(&self) -> BTreeMap<String, SessionReport> {
         self.earlier.reports()
     }
 
-    pub(in crate::mcp) fn misses(&self, session: Option<&str>) -> Vec<Value> {
+    pub(crate) fn misses(&self, session: Option<&str>) -> Vec<Value> {
         let wanted = self.entries.values().filter(|entry| session.is_none_or(|session| session == entry.session));
         wanted.flat_map(|entry| entry.connection.lock().session.account.novel.list().to_vec()).collect()
     }
 
     /// Adds what was served to a report: of all sessions of the account, or of one.
-    pub(in crate::mcp) fn add_to(&self, report: &mut Report, session: Option<&str>) {
+    pub(crate) fn add_to(&self, report: &mut Report, session: Option<&str>) {
         let wanted: Vec<&SessionEntry> =
             self.entries.values().filter(|entry| session.is_none_or(|session| session == entry.session)).collect();
         let served = self.times_served(&wanted);

@@ -14,11 +14,7 @@ const MOST_CHANGED: usize = 100;
 
 impl McpSession {
     /// Takes a message with what the real server answered, and compares it with the record of the message by `compare`.
-    pub(in crate::mcp) fn compare(
-        &mut self,
-        now: &McpRecord,
-        compare: impl FnOnce(&str, &McpRecord) -> AnswerComparison,
-    ) {
+    pub(crate) fn compare(&mut self, now: &McpRecord, compare: impl FnOnce(&str, &McpRecord) -> AnswerComparison) {
         let (method, index) = (now.method.as_str(), Arc::clone(&self.index));
         if method == "ping" {
             return;

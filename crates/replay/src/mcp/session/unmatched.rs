@@ -40,7 +40,7 @@ pub(super) struct UpstreamSession {
 
 impl McpSession {
     /// Parameters of the client's `initialize`, with which a session with the real server can be opened.
-    pub(in crate::mcp) fn opening(&self) -> &Value {
+    pub(crate) fn opening(&self) -> &Value {
         &self.upstream.opening
     }
 

@@ -29,18 +29,18 @@ use recording::{
     trace::{Response, ResponseContent},
 };
 
-pub(in crate::player) const EVENTS: &str = "text/event-stream; charset=utf-8";
+pub(crate) const EVENTS: &str = "text/event-stream; charset=utf-8";
 
 /// The content of a response, with its type.
-pub(in crate::player) struct ContentReply {
-    pub(in crate::player) content: RecordedContent,
-    pub(in crate::player) content_type: &'static str,
+pub(crate) struct ContentReply {
+    pub(crate) content: RecordedContent,
+    pub(crate) content_type: &'static str,
     /// When a body is complete.
-    pub(in crate::player) end: Duration,
+    pub(crate) end: Duration,
 }
 
 impl ContentReply {
-    pub(in crate::player) fn stream(events: Vec<(Duration, Bytes)>) -> Self {
+    pub(crate) fn stream(events: Vec<(Duration, Bytes)>) -> Self {
         Self { content: RecordedContent::Events(events), content_type: EVENTS, end: Duration::ZERO }
     }
 }
@@ -51,12 +51,12 @@ fn encoded(TimedEvent { ms, name, data }: TimedEvent) -> (Duration, Bytes) {
 }
 
 /// A recorded time; zero for one that no clock can have.
-pub(in crate::player) fn time(ms: f64) -> Duration {
+pub(crate) fn time(ms: f64) -> Duration {
     Millis(ms).duration().unwrap_or_default()
 }
 
 /// Builds the content of a response to a request; token counts that the record lacks are computed.
-pub(in crate::player) fn reply(record: &CassetteRecord, incoming: &IncomingRequest, counter: &Counter) -> ContentReply {
+pub(crate) fn reply(record: &CassetteRecord, incoming: &IncomingRequest, counter: &Counter) -> ContentReply {
     if let Some(events) = events(record, incoming, counter) {
         return ContentReply::stream(events.into_iter().map(encoded).collect());
     }
@@ -77,7 +77,7 @@ pub(in crate::player) fn reply(record: &CassetteRecord, incoming: &IncomingReque
 }
 
 /// Returns the events of a record that is served as a stream; `None` for one that is served as a body.
-pub(in crate::player) fn events(
+pub(crate) fn events(
     record: &CassetteRecord,
     incoming: &IncomingRequest,
     counter: &Counter,

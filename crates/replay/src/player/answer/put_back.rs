@@ -6,7 +6,7 @@
 //!
 //! See docs/decisions/0074-values-are-put-back.md.
 
-pub(in crate::player) mod held;
+pub(crate) mod held;
 mod supplied;
 
 use std::{
@@ -86,14 +86,14 @@ pub fn restore_requests<'a>(
 
 /// Outcome of the placeholders of a request that is sent again.
 #[derive(Debug, Default)]
-pub(in crate::player) struct RestoredRequest {
-    pub(in crate::player) had_any: bool,
+pub(crate) struct RestoredRequest {
+    pub(crate) had_any: bool,
     /// Those without a value, which stay.
-    pub(in crate::player) unknown: Vec<Placeholder>,
+    pub(crate) unknown: Vec<Placeholder>,
 }
 
 /// Puts supplied values into one request.
-pub(in crate::player) fn restore_request(
+pub(crate) fn restore_request(
     (cassette, record): (&Cassette, &CassetteRecord),
     request: &mut Value,
     supplied: &SuppliedSecrets,
@@ -112,7 +112,7 @@ pub(in crate::player) fn restore_request(
 }
 
 /// How the user gives the value of a placeholder.
-pub(in crate::player) fn how_to_give(cassette: &Cassette, record: u64, placeholder: &Placeholder) -> String {
+pub(crate) fn how_to_give(cassette: &Cassette, record: u64, placeholder: &Placeholder) -> String {
     let name = cassette.path.file_name().unwrap_or_default().to_string_lossy();
     let (short, variable) = (placeholder.short(), supplied::variable(placeholder));
     format!("give it with --secrets FILE (a line `{name}#{record} {short} = VALUE`) or {variable}")
@@ -187,20 +187,20 @@ fn size_of_answer(record: &CassetteRecord) -> usize {
 
 impl CassettePlayer {
     /// Keeps the values of a request that later answers of its session have.
-    pub(in crate::player) fn keep_values(&self, incoming: &IncomingRequest, record: usize) {
+    pub(crate) fn keep_values(&self, incoming: &IncomingRequest, record: usize) {
         if let Some(key) = self.key_of(record).filter(|key| self.put_back.is_source(*key)) {
             self.in_session(&incoming.session, |state| state.values.insert(key, incoming.seen.clone()));
         }
     }
 
     /// Returns the size of a record's answer where values are put into it, in bytes.
-    pub(in crate::player) fn size_with_values(&self, record: usize) -> usize {
+    pub(crate) fn size_with_values(&self, record: usize) -> usize {
         self.plan_of(record).map_or(0, |plan| plan.bytes)
     }
 
     /// Returns the record with values in place of its placeholders; `None` where it has none that are known. Counts answers that have
     /// placeholders still.
-    pub(in crate::player) fn with_values(
+    pub(crate) fn with_values(
         &self,
         at: usize,
         record: &CassetteRecord,

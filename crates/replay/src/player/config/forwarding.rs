@@ -25,7 +25,7 @@ base::named! {
 
 impl Mode {
     /// Returns whether requests without a record go upstream.
-    pub(in crate::player) fn records(self) -> bool {
+    pub(crate) fn records(self) -> bool {
         self != Self::Replay
     }
 }
@@ -185,7 +185,7 @@ pub struct Fork {
 
 /// Whether a request leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::player) enum Forwarding {
+pub(crate) enum Forwarding {
     /// At once.
     Now(UnmatchedPlan),
     /// Only where no record answers, and then so; `is_frozen` where a selection keeps it from going upstream.
@@ -194,7 +194,7 @@ pub(in crate::player) enum Forwarding {
 
 /// Handling of a request that no record answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::player) enum UnmatchedPlan {
+pub(crate) enum UnmatchedPlan {
     Refuse,
     MakeUp,
     Stub,
@@ -204,14 +204,14 @@ pub(in crate::player) enum UnmatchedPlan {
 
 impl ModeExceptions {
     /// Returns whether a request does not go upstream, whatever the mode. A path that the upstream may read as another one may be one of them.
-    pub(in crate::player) fn freezes(&self, boundary: &str, path: &str) -> bool {
+    pub(crate) fn freezes(&self, boundary: &str, path: &str) -> bool {
         let Self::Frozen(selectors) = self else { return false };
         let plain = percent_decoded(path);
         !is_unambiguous_path(path) || selectors.iter().any(|selector| selector.selects(boundary, &plain))
     }
 
     /// The decision. A path that the upstream may read as another one is no exception that may leave, and one that may not.
-    pub(in crate::player) fn decide(&self, mode: Mode, on_miss: OnMiss, boundary: &str, path: &str) -> Forwarding {
+    pub(crate) fn decide(&self, mode: Mode, on_miss: OnMiss, boundary: &str, path: &str) -> Forwarding {
         let plain = percent_decoded(path);
         let selects = |selectors: &[Selector]| selectors.iter().any(|selector| selector.selects(boundary, &plain));
         match self {

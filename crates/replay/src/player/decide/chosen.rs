@@ -37,7 +37,7 @@ impl CassettePlayer {
     ///
     /// # Errors
     /// The response to a request whose record the command could not choose.
-    pub(in crate::player) async fn or_chosen(
+    pub(crate) async fn or_chosen(
         self: &Arc<Self>,
         incoming: IncomingRequest,
         lookup: Lookup,

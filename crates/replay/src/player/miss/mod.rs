@@ -3,7 +3,7 @@
 //! The status is 422 and no retry is asked for: client libraries repeat 408, 409, 429 and what the server is at fault for, and
 //! agents read meanings into 400 and 404.
 
-pub(in crate::player) mod advice;
+pub(crate) mod advice;
 mod comparison;
 mod message;
 
@@ -222,7 +222,7 @@ pub(super) fn explained(body: Value) -> Option<Value> {
 
 impl CassettePlayer {
     /// Handles a request without a record.
-    pub(in crate::player) async fn missed(
+    pub(crate) async fn missed(
         self: &Arc<Self>,
         incoming: IncomingRequest,
         lookup: Lookup,
@@ -293,7 +293,7 @@ impl CassettePlayer {
     }
 
     /// Counts and keeps a miss, and answers with it; `number` is that of its page, where it has one.
-    pub(in crate::player) fn answer_miss(
+    pub(crate) fn answer_miss(
         &self,
         incoming: &IncomingRequest,
         miss: &PlayerMiss,
@@ -307,7 +307,7 @@ impl CassettePlayer {
         response
     }
 
-    pub(in crate::player) fn count_miss(&self, incoming: &IncomingRequest, reason: NoRecordReason) {
+    pub(crate) fn count_miss(&self, incoming: &IncomingRequest, reason: NoRecordReason) {
         self.in_session(&incoming.session, |state| *state.missed.entry(reason.name()).or_default() += 1);
     }
 }

@@ -57,10 +57,10 @@ const PAUSE: u32 = 10;
 /// An exchange and its place among the records.
 #[derive(Debug)]
 pub struct SinkEntry {
-    pub(in crate::player) number: u64,
+    pub(crate) number: u64,
     /// Bytes that it holds.
-    pub(in crate::player) weight: usize,
-    pub(in crate::player) content: EntryContent,
+    pub(crate) weight: usize,
+    pub(crate) content: EntryContent,
 }
 
 #[derive(Debug)]
@@ -116,7 +116,7 @@ struct WaitingRecord {
 
 impl CassetteSink {
     /// Writes what is submitted by these arrivals.
-    pub(in crate::player) fn new(
+    pub(crate) fn new(
         writer: CassetteWriter,
         secrets: RedactionRules,
         errors: RecordErrors,
@@ -142,7 +142,7 @@ impl CassetteSink {
     }
 
     #[cfg(test)]
-    pub(in crate::player) fn let_pass(&mut self, time: Duration) {
+    pub(crate) fn let_pass(&mut self, time: Duration) {
         self.waiting.values_mut().for_each(|waiting| waiting.since -= time);
         self.next_waiting -= time;
     }
@@ -294,15 +294,10 @@ fn judged_status(answer: &RecordedAnswer) -> u16 {
 }
 
 /// Bytes of a response that is copied at once, and what a packed one may become.
-pub(in crate::player) const LONGEST: usize = 256 << 20;
+pub(crate) const LONGEST: usize = 256 << 20;
 
 /// A copy of a response that was received whole; `None` where it is compressed or too large.
-pub(in crate::player) fn whole_capture(
-    target: &str,
-    headers: &HeaderMap,
-    body: &Bytes,
-    took: Duration,
-) -> Option<Capture> {
+pub(crate) fn whole_capture(target: &str, headers: &HeaderMap, body: &Bytes, took: Duration) -> Option<Capture> {
     let limits = CaptureLimits { each: LONGEST, together: LONGEST };
     let mut capture = Capture::new(Arc::new(Captures::new(limits)), target.to_owned(), Bytes::new());
     capture.headers(headers);
@@ -313,7 +308,7 @@ pub(in crate::player) fn whole_capture(
     (!capture.is_lost()).then_some(capture)
 }
 
-pub(in crate::player) fn record_of(exchange: Exchange) -> RecordedExchange {
+pub(crate) fn record_of(exchange: Exchange) -> RecordedExchange {
     let Exchange { request, mut response, timing, outcome, output_ids: _ } = exchange;
     let ExchangeRequest { method, target, headers, body, raw, is_retry, size: _, session: _ } = request;
     let mut side = Sidecar { ms: millis(timing.e2e), recorded_at: timing.recorded_at, ..Sidecar::default() };
@@ -359,7 +354,7 @@ pub(in crate::player) fn record_of(exchange: Exchange) -> RecordedExchange {
 }
 
 /// A header that most responses have.
-pub(in crate::player) fn is_usual(name: &str, value: &str) -> bool {
+pub(crate) fn is_usual(name: &str, value: &str) -> bool {
     name == "content-type" && (value == "application/json" || value.starts_with("text/event-stream"))
 }
 

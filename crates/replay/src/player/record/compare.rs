@@ -67,28 +67,28 @@ const ARGUMENTS: [&str; 2] = ["arguments", "input"];
 /// The recorded answer with which another one is compared.
 #[derive(Debug)]
 pub(crate) struct ComparedWith {
-    pub(in crate::player) session: String,
+    pub(crate) session: String,
     /// The record's name, file and line.
-    pub(in crate::player) record: String,
-    pub(in crate::player) answer: RecordedAnswer,
+    pub(crate) record: String,
+    pub(crate) answer: RecordedAnswer,
 }
 
 impl ComparedWith {
-    pub(in crate::player) fn record(&self) -> &str {
+    pub(crate) fn record(&self) -> &str {
         &self.record
     }
 }
 
 /// What was compared, by the session.
 #[derive(Debug, Default)]
-pub(in crate::player) struct Comparisons(Lock<BTreeMap<String, AnswerComparison>>);
+pub(crate) struct Comparisons(Lock<BTreeMap<String, AnswerComparison>>);
 
 impl Comparisons {
-    pub(in crate::player) fn of(&self, session: &str) -> Option<AnswerComparison> {
+    pub(crate) fn of(&self, session: &str) -> Option<AnswerComparison> {
         self.0.lock().get(session).cloned()
     }
 
-    pub(in crate::player) fn forget(&self, session: &str) {
+    pub(crate) fn forget(&self, session: &str) {
         self.0.lock().remove(session);
     }
 
@@ -105,11 +105,11 @@ impl Comparisons {
 }
 
 #[derive(Debug, Default, PartialEq)]
-pub(in crate::player) struct AnswerDifferences {
-    pub(in crate::player) structure: bool,
-    pub(in crate::player) text: bool,
+pub(crate) struct AnswerDifferences {
+    pub(crate) structure: bool,
+    pub(crate) text: bool,
     /// The first of them, those of structure before all others.
-    pub(in crate::player) lines: Vec<String>,
+    pub(crate) lines: Vec<String>,
 }
 
 impl AnswerDifferences {
@@ -117,7 +117,7 @@ impl AnswerDifferences {
         Self { structure: true, text: false, lines: vec![format!("structure: {line}")] }
     }
 
-    pub(in crate::player) fn between(recorded: &RecordedAnswer, now: &RecordedAnswer) -> Self {
+    pub(crate) fn between(recorded: &RecordedAnswer, now: &RecordedAnswer) -> Self {
         let shown = |answer: &RecordedAnswer| {
             let mut shown = answer.shown();
             drop_fields_of_one_run(&mut shown);
@@ -190,7 +190,7 @@ fn short(value: &Value) -> String {
 }
 
 /// Compares an answer with the recorded one; `record` is the record's name.
-pub(in crate::player) fn compared(record: &str, recorded: &RecordedAnswer, now: &RecordedAnswer) -> AnswerComparison {
+pub(crate) fn compared(record: &str, recorded: &RecordedAnswer, now: &RecordedAnswer) -> AnswerComparison {
     let found = AnswerDifferences::between(recorded, now);
     let line = (!found.lines.is_empty()).then(|| format!("{record}: {}", found.lines.join("; ")));
     AnswerComparison {
@@ -275,10 +275,7 @@ impl Sink for ExchangeSink {
 
 impl CassetteRecorder {
     /// Starts the thread that compares.
-    pub(in crate::player) fn comparing(
-        secrets: RedactionRules,
-        comparisons: Arc<Comparisons>,
-    ) -> Result<Self, CassetteError> {
+    pub(crate) fn comparing(secrets: RedactionRules, comparisons: Arc<Comparisons>) -> Result<Self, CassetteError> {
         let (path, mode) = (PathBuf::from("the comparison"), WriteMode::Replace);
         let output = CassetteOutput { path, header: Header::default(), mode, timeline: WrittenTimeline::New };
         Self::start_with(ExchangeSink::Compare(CompareSink { secrets, comparisons }), &output)

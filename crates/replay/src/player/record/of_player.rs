@@ -23,13 +23,13 @@ impl CassettePlayer {
     }
 
     /// Keeps what a session recorded that has ended.
-    pub(in crate::player) fn keep_recorded(&self, report: Option<RecordReport>) {
+    pub(crate) fn keep_recorded(&self, report: Option<RecordReport>) {
         let mut kept = self.recorded_by_sessions.lock();
         report.into_iter().for_each(|report| kept.add_session(report));
     }
 
     /// Adds what sessions recorded to what this player did; `None` where neither records.
-    pub(in crate::player) fn with_sessions(&self, own: Option<RecordReport>) -> Option<RecordReport> {
+    pub(crate) fn with_sessions(&self, own: Option<RecordReport>) -> Option<RecordReport> {
         let sessions = self.recorded_by_sessions.lock().clone();
         // Where sessions have cassettes of their own, requests without one are rare.
         let is_expected = |own: &&RecordReport| own.lost_all() || !self.has_own_cassettes();
@@ -46,11 +46,7 @@ impl CassettePlayer {
     }
 
     /// Finds the record of a request whose answer comes from upstream, and begins the comparison. A request without a record is a miss.
-    pub(in crate::player) fn begin_comparison(
-        &self,
-        request: &IncomingRequest,
-        at: Instant,
-    ) -> Option<PendingExchange> {
+    pub(crate) fn begin_comparison(&self, request: &IncomingRequest, at: Instant) -> Option<PendingExchange> {
         let comparer = self.comparer.as_ref()?;
         let found = match self.select(request) {
             Lookup::Found(found) => found,

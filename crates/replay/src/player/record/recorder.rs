@@ -62,7 +62,7 @@ pub(crate) struct CassetteRecorder<S: Sink<Item = SinkEntry> = ExchangeSink> {
 
 /// Requests whose exchanges have not ended, in the order in which they came.
 #[derive(Debug, Default)]
-pub(in crate::player) struct OpenArrivals {
+pub(crate) struct OpenArrivals {
     state: Lock<ArrivalState>,
     one_ended: Condvar,
 }
@@ -94,7 +94,7 @@ impl OpenArrivals {
     }
 
     /// The first number that may still be submitted: all before it are in the queue, written or not recorded.
-    pub(in crate::player) fn first_open(&self) -> u64 {
+    pub(crate) fn first_open(&self) -> u64 {
         let state = self.state.lock();
         state.open.first().copied().unwrap_or(state.next)
     }
@@ -123,7 +123,7 @@ pub struct PendingExchange<S: Sink<Item = SinkEntry> = ExchangeSink> {
 
 impl CassetteRecorder {
     /// Creates the cassette and starts the thread that writes it.
-    pub(in crate::player) fn create(
+    pub(crate) fn create(
         output: &CassetteOutput,
         keep: Keep,
         errors: RecordErrors,
@@ -140,17 +140,17 @@ impl CassetteRecorder {
 
     /// The same, with responses received to their end within this time after their clients have left.
     #[must_use]
-    pub(in crate::player) fn completing(self, within: Duration) -> Self {
+    pub(crate) fn completing(self, within: Duration) -> Self {
         Self { completions: Arc::new(Completions::new(within)), ..self }
     }
 
     /// The completions of responses whose clients leave.
-    pub(in crate::player) fn completions(&self) -> &Completions {
+    pub(crate) fn completions(&self) -> &Completions {
         &self.completions
     }
 
     /// Submits a record that was replayed, where everything is written that is served.
-    pub(in crate::player) fn copy(self: &Arc<Self>, record: &CassetteRecord) {
+    pub(crate) fn copy(self: &Arc<Self>, record: &CassetteRecord) {
         if self.timeline == WrittenTimeline::Full {
             let side = record.side.clone().filter(|_| record.is_as_recorded()).unwrap_or_default();
             let weight = side.body.as_ref().map_or(0, String::len);
@@ -162,12 +162,12 @@ impl CassetteRecorder {
 
     /// Waits for exchanges whose responses have not ended, as those that a client has read and the server has not seen to be whole.
     /// Blocks.
-    pub(in crate::player) fn wait_for_open(&self) {
+    pub(crate) fn wait_for_open(&self) {
         self.arrivals.wait(OPEN_AT_THE_END);
     }
 
     /// Writes everything, and puts the cassette in place.
-    pub(in crate::player) fn finish(&self) -> Result<RecordReport, CassetteError> {
+    pub(crate) fn finish(&self) -> Result<RecordReport, CassetteError> {
         match self.recorder.finish() {
             Ok(ending) => ending.unwrap_or(Ok(()))?,
             Err(error) => {
@@ -182,7 +182,7 @@ impl CassetteRecorder {
     ///
     /// # Errors
     /// When what was written cannot be removed, or the disk does not answer.
-    pub(in crate::player) fn discard(&self) -> Result<RecordReport, CassetteError> {
+    pub(crate) fn discard(&self) -> Result<RecordReport, CassetteError> {
         self.counts.discard();
         let report = self.finish()?;
         Ok(RecordReport { unredacted: None, ..report })
@@ -191,7 +191,7 @@ impl CassetteRecorder {
 
 impl<S: Sink<Item = SinkEntry>> CassetteRecorder<S> {
     /// Starts the thread of a sink that needs none of the recorder's counts.
-    pub(in crate::player) fn start_with(sink: S, output: &CassetteOutput) -> Result<Self, CassetteError> {
+    pub(crate) fn start_with(sink: S, output: &CassetteOutput) -> Result<Self, CassetteError> {
         let progress = Arc::new(RecorderProgress::new(Capacity { bytes: QUEUE_BYTES, ..Capacity::default() }));
         Self::start(sink, Arc::default(), (Arc::default(), progress), output)
     }
@@ -212,14 +212,14 @@ impl<S: Sink<Item = SinkEntry>> CassetteRecorder<S> {
         Ok(Self { recorder, progress, arrivals, captures, completions, counts, path, timeline, is_unredacted })
     }
 
-    pub(in crate::player) fn begin(self: &Arc<Self>, request: ExchangeRequest, at: Instant) -> PendingExchange<S> {
+    pub(crate) fn begin(self: &Arc<Self>, request: ExchangeRequest, at: Instant) -> PendingExchange<S> {
         let ticket = self.ticket();
         ticket.awaits.store(true, Relaxed);
         PendingExchange { ticket, request, at, status: 0, with: None }
     }
 
     /// Returns what was recorded so far.
-    pub(in crate::player) fn report(&self) -> RecordReport {
+    pub(crate) fn report(&self) -> RecordReport {
         RecordReport {
             queue_full: self.progress.queue_full().load(Relaxed),
             queue_bytes: self.progress.queue_bytes().load(Relaxed),
@@ -265,11 +265,11 @@ impl<S: Sink<Item = SinkEntry>> Drop for RecordTicket<S> {
 impl<S: Sink<Item = SinkEntry>> PendingExchange<S> {
     /// The same, to be compared in place of being recorded.
     #[must_use]
-    pub(in crate::player) fn compared_with(self, with: ComparedWith) -> Self {
+    pub(crate) fn compared_with(self, with: ComparedWith) -> Self {
         Self { with: Some(Box::new(with)), ..self }
     }
 
-    pub(in crate::player) fn compared_record(&self) -> Option<&str> {
+    pub(crate) fn compared_record(&self) -> Option<&str> {
         self.with.as_ref().map(|with| with.record())
     }
 
@@ -291,7 +291,7 @@ impl<S: Sink<Item = SinkEntry>> PendingExchange<S> {
     }
 
     /// Counts an exchange whose response cannot be recorded; false.
-    pub(in crate::player) fn give_up(&self, why: &str) -> bool {
+    pub(crate) fn give_up(&self, why: &str) -> bool {
         let ExchangeRequest { method, target, .. } = &self.request;
         tracing::warn!("the answer to {method} {} {why} and is not recorded", route_of(target));
         self.ticket.awaits.store(false, Relaxed);
@@ -332,13 +332,13 @@ impl<S: Sink<Item = SinkEntry>> PendingExchange<S> {
 
 impl CassetteRecorder {
     /// Takes the next place.
-    pub(in crate::player) fn place(self: &Arc<Self>) -> RecordPlace {
+    pub(crate) fn place(self: &Arc<Self>) -> RecordPlace {
         RecordPlace(self.ticket())
     }
 }
 
 /// A path without its query.
-pub(in crate::player) fn route_of(path: &str) -> &str {
+pub(crate) fn route_of(path: &str) -> &str {
     path.split('?').next().unwrap_or_default()
 }
 

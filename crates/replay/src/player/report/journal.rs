@@ -12,7 +12,7 @@ use crate::{
 
 /// Reason in the extensions of a request, or of its response, for which no record answered it; with its number where it is kept.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::player) struct MissCause(pub(in crate::player) &'static str, pub(in crate::player) Option<u64>);
+pub(crate) struct MissCause(pub(in crate::player) &'static str, pub(in crate::player) Option<u64>);
 
 impl MissCause {
     fn fields(&self) -> impl Iterator<Item = (String, Value)> {
@@ -24,17 +24,17 @@ impl MissCause {
 
 /// A request whose outcome is not known.
 #[derive(Debug)]
-pub(in crate::player) struct OpenRequest {
+pub(crate) struct OpenRequest {
     number: u64,
     entry: JournalEntry,
 }
 
 impl CassettePlayer {
-    pub(in crate::player) fn journal(&self) -> &Arc<Journal> {
+    pub(crate) fn journal(&self) -> &Arc<Journal> {
         self.journal.get_or_init(Arc::default)
     }
 
-    pub(in crate::player) fn begin_entry(&self, incoming: &IncomingRequest) -> OpenRequest {
+    pub(crate) fn begin_entry(&self, incoming: &IncomingRequest) -> OpenRequest {
         let body_bytes = incoming.bytes.len();
         let is_kept = body_bytes > 0 && body_bytes <= LARGEST_BODY;
         let entry = JournalEntry {
@@ -50,7 +50,7 @@ impl CassettePlayer {
     }
 
     /// Keeps the entry of a request whose outcome is decided.
-    pub(in crate::player) fn end_entry(&self, begun: OpenRequest, decision: &Decision) {
+    pub(crate) fn end_entry(&self, begun: OpenRequest, decision: &Decision) {
         let (outcome, why) = outcome(decision);
         self.journal().keep(begun.number, JournalEntry { outcome, why, ..begun.entry });
     }
