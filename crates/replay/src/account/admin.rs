@@ -1,6 +1,11 @@
 //! `/vcr/…`: what was served, for tests in any language.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::{
     Router,
@@ -15,7 +20,6 @@ use tower_service::Service;
 use super::{
     Access, Concern, Ledger, SessionRecording, UnknownConcern,
     access::check_type,
-    client_urls,
     http::{plain, read, whole},
 };
 use api::Query;
@@ -240,6 +244,31 @@ fn shown_session(ledger: &dyn Ledger, name: &str) -> Value {
     let root = format!("/vcr/s/{name}");
     let base_url = format!("{root}/v1");
     json!({"name": name, "base_url": base_url, "env": client_urls(&root, &ledger.upstreams(name))})
+}
+
+/// Returns the environment variables in which clients' libraries look for the URL of a server, with the URLs below `root`, which has no `/` at its end. Each of the `upstreams` is at a URL of its own,
+/// `VLLM_VCR_URL_NAME`; those called `openai` and `anthropic` are what the clients of these find.
+#[must_use]
+pub fn client_urls(root: &str, upstreams: &BTreeSet<String>) -> BTreeMap<String, String> {
+    let of = |name: &str| match upstreams.contains(name) {
+        true => format!("{root}/vcr/u/{name}"),
+        false => root.to_owned(),
+    };
+    let openai = format!("{}/v1", of("openai"));
+    let usual = [
+        ("OPENAI_BASE_URL", openai.clone()),
+        ("OPENAI_API_BASE", openai),
+        ("ANTHROPIC_BASE_URL", of("anthropic")),
+        ("VLLM_VCR_URL", root.to_owned()),
+    ];
+    let usual = usual.map(|(name, url)| (name.to_owned(), url));
+    let named = upstreams.iter().map(|name| (format!("VLLM_VCR_URL_{}", variable(name)), of(name)));
+    usual.into_iter().chain(named).collect()
+}
+
+fn variable(name: &str) -> String {
+    let word = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_uppercase() } else { '_' };
+    name.chars().map(word).collect()
 }
 
 /// An error that repeats something of the request, without the secrets in it.

@@ -29,7 +29,7 @@ pub use self::{
 use self::{
     checks::{check_modern, is_modern},
     parameters::Parameters,
-    reply::{Own, refused, whole},
+    reply::{refused, whole},
     sessions::{McpConnection, Sessions},
 };
 use super::{
@@ -136,17 +136,15 @@ impl McpEndpoint {
             Err(reply) => return reply.into(),
         };
         let Some(connection) = self.sessions.lock().connection(&key) else { return no_session().into() };
-        let (mut own, mut deliveries) = (Own::default(), Vec::new());
-        let (deadline, bytes, opening, (journal, served)) = {
-            let mut connection = connection.lock();
-            let requested = connection.session.asks;
-            let steps = connection.session.take(sender.stream, Ok(line), sender.now);
-            connection.sort(steps, sender.stream, &mut own, &mut deliveries);
-            let has_asked = connection.session.asks > requested;
-            let deadline = has_asked.then(|| sender.now.saturating_add(self.policy.reply_within));
-            let opening = own.is_forwarded.then(|| connection.session.opening().clone());
-            (deadline, connection.bytes(), opening, connection.session.take_journal())
-        };
+        let mut connection = connection.lock();
+        let requested = connection.session.asks;
+        let steps = connection.session.take(sender.stream, Ok(line), sender.now);
+        let (own, deliveries) = connection.sort(steps, sender.stream);
+        let has_asked = connection.session.asks > requested;
+        let deadline = has_asked.then(|| sender.now.saturating_add(self.policy.reply_within));
+        let opening = own.is_forwarded.then(|| connection.session.opening().clone());
+        let (bytes, (journal, served)) = (connection.bytes(), connection.session.take_journal());
+        drop(connection);
         let is_modern = key.is_modern();
         self.sessions.lock().weigh(&key, bytes);
         let session = begun.then(|| sender.fresh.to_owned());
@@ -208,11 +206,9 @@ impl McpEndpoint {
     /// Goes on without the replies of a session that are due by now.
     pub fn expire(&self, key: &SessionKey, now: Duration) -> Vec<StreamMessage> {
         let Some(connection) = self.sessions.lock().connection(key) else { return Vec::new() };
-        let (mut own, mut deliveries) = (Own::default(), Vec::new());
         let mut connection = connection.lock();
         let steps = connection.session.expire(now);
-        connection.sort(steps, u64::MAX, &mut own, &mut deliveries);
-        deliveries
+        connection.sort(steps, u64::MAX).1
     }
 
     /// Notes that a client has closed a stream.

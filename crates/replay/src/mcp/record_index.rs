@@ -245,11 +245,6 @@ impl RecordIndex {
         begun.max(1) as u64
     }
 
-    /// Whether the beginning of a connection was recorded.
-    pub(crate) fn has_handshake(&self) -> bool {
-        self.has_method("initialize") || self.has_method("server/discover")
-    }
-
     pub(crate) fn has_method(&self, method: &str) -> bool {
         self.requests.has_route(method, &McpCall::path(&self.server))
     }
@@ -268,10 +263,7 @@ impl RecordIndex {
     }
 }
 
-/// Reads a record of MCP; `None` for others.
-///
-/// # Errors
-/// When it is none, although it looks like one.
+/// Reads a record of MCP; `None` for others, an error for one that only looks like one.
 pub(super) fn read(file: &str, source: &CassetteRecord) -> Result<Option<McpRecord>, McpRecordError> {
     let wrong = |why| McpRecordError { file: file.to_owned(), line: source.line, why };
     McpRecord::read(source).transpose().map_err(wrong)

@@ -85,7 +85,7 @@ impl MessageSteps {
 pub(super) type Round = Arc<Lock<RequestConsumption>>;
 
 /// One connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct McpSession {
     index: Arc<RecordIndex>,
     server: String,
@@ -121,28 +121,11 @@ impl McpSession {
     /// A connection to this server, of which nothing was asked yet.
     #[must_use]
     pub fn new(index: Arc<RecordIndex>, server: &str, policy: McpPolicy) -> Self {
-        let (consumption, account) = (RequestConsumption::default(), Account::default());
         let asks = if policy.on_novel.forwards() { FIRST_ASK } else { 0 };
-        let (server, waiting) = (server.to_owned(), BTreeMap::new());
-        Self {
-            index,
-            server,
-            policy,
-            consumption,
-            round: None,
-            account,
-            waiting,
-            asks,
-            version: String::new(),
-            subscriptions: Subscriptions::default(),
-            open: BTreeMap::new(),
-            upstream: UpstreamSession::default(),
-            earlier: EarlierValues::new(),
-        }
+        Self { index, server: server.to_owned(), policy, asks, ..Self::default() }
     }
 
     /// The same, which consumes records together with others.
-    #[must_use]
     pub(super) fn of_round(self, round: Option<Round>) -> Self {
         Self { round, ..self }
     }
@@ -241,7 +224,8 @@ impl McpSession {
         let identity = self.index.identify(method, params);
         let canonical = &identity.fields;
         if is_by_method(method) {
-            if self.forwards() && !self.index.has_handshake() {
+            let has_handshake = ["initialize", "server/discover"].iter().any(|method| self.index.has_method(method));
+            if self.forwards() && !has_handshake {
                 return self.forward(canonical, None, out);
             }
             let recorded = self.index.of_key(identity.key).first().copied();

@@ -22,7 +22,7 @@ use crate::{
             fresh_ids::Renaming,
             response::{FailureDelivery, ReplayedResponse, ServedRecord},
         },
-        config::forwarding::{Forwarding, UnmatchedPlan},
+        config::forwarding::{Forwarding, OnMiss},
         decide::cross::ChatFamily,
         incoming::IncomingRequest,
         record::recorder::route_of,
@@ -47,7 +47,7 @@ impl ReceivedRequest {
     /// Counts the choices that an engine would generate for it; 0 where it is no such request, or goes upstream in any case.
     pub fn choices(&self) -> u32 {
         let request = &self.request;
-        let goes_upstream = matches!(self.cassette_player.leaves(request), Forwarding::Now(_));
+        let goes_upstream = matches!(self.cassette_player.leaves(request), Forwarding::Now { .. });
         if goes_upstream || !Endpoint::of_path(request.path()).generates() {
             return 0;
         }
@@ -95,13 +95,13 @@ impl CassettePlayer {
             None => request,
         };
         match self.leaves(&request) {
-            Forwarding::Now(plan) => {
+            Forwarding::Now { is_recorded } => {
                 if self.config.selection != ModeExceptions::None {
                     self.in_session(&request.session, |state| state.live += 1);
                 }
-                Decision::Forward(Box::new(self.begin_forward(request, plan, at)))
+                Decision::Forward(Box::new(self.begin_forward(request, is_recorded, at)))
             }
-            Forwarding::OnMiss { plan, is_frozen } => {
+            Forwarding::OnMiss { on_miss, is_frozen } => {
                 if let Some((request, found)) = self.continued(&request) {
                     return self.replay(request, None, found, at).await;
                 }
@@ -111,7 +111,7 @@ impl CassettePlayer {
                     Err(why) => return Decision::Answer(plain(StatusCode::INTERNAL_SERVER_ERROR, why)),
                 };
                 match self.or_chosen(request, lookup).await {
-                    Ok((request, lookup)) => self.decide_looked_up(request, lookup, (plan, is_frozen), at).await,
+                    Ok((request, lookup)) => self.decide_looked_up(request, lookup, (on_miss, is_frozen), at).await,
                     Err(response) => Decision::Answer(*response),
                 }
             }
@@ -123,7 +123,7 @@ impl CassettePlayer {
         self: &Arc<Self>,
         request: IncomingRequest,
         lookup: Lookup,
-        (plan, is_frozen): (UnmatchedPlan, bool),
+        (on_miss, is_frozen): (OnMiss, bool),
         at: Instant,
     ) -> Decision {
         if let Lookup::Found(found) = lookup {
@@ -135,21 +135,21 @@ impl CassettePlayer {
             Some((chat, family, found)) => self.replay(chat, Some(family), found, at).await,
             None if self.tries_fixtures(&lookup) => match self.by_hand(Arc::clone(&self.fixtures), request, at).await {
                 Ok(decision) => decision,
-                Err(request) => self.missed(*request, lookup, (plan, is_frozen), at).await,
+                Err(request) => self.missed(*request, lookup, (on_miss, is_frozen), at).await,
             },
             None => {
-                let plan = self.unless_before_fork(&request, plan);
-                self.missed(request, lookup, (plan, is_frozen), at).await
+                let on_miss = self.unless_before_fork(&request, on_miss);
+                self.missed(request, lookup, (on_miss, is_frozen), at).await
             }
         }
     }
 
     /// A request that comes before the fork of its session is a miss, unless its record comes after it.
-    fn unless_before_fork(&self, request: &IncomingRequest, plan: UnmatchedPlan) -> UnmatchedPlan {
-        let ModeExceptions::Fork(fork) = &self.config.selection else { return plan };
+    fn unless_before_fork(&self, request: &IncomingRequest, on_miss: OnMiss) -> OnMiss {
+        let ModeExceptions::Fork(fork) = &self.config.selection else { return on_miss };
         let played = self.in_session(&request.session, |state| state.session.consumed());
         let is_live = played >= fork.played || self.index.comes_later(request.identity.key);
-        if is_live { plan } else { UnmatchedPlan::Refuse }
+        if is_live { on_miss } else { OnMiss::Error }
     }
 
     pub(crate) fn select(&self, request: &IncomingRequest) -> Lookup {
@@ -228,7 +228,7 @@ impl CassettePlayer {
     /// unknown of one that stands for another.
     fn weight(&self, record: &CassetteRecord, request: &IncomingRequest) -> usize {
         let of_request = if request.bytes.is_empty() { usize::MAX } else { request.bytes.len() };
-        if self.counter.makes_engine_inputs() { size(record).max(of_request) } else { size(record) }
+        if self.shared.counter.makes_engine_inputs() { size(record).max(of_request) } else { size(record) }
     }
 
     pub(crate) fn response(
@@ -274,10 +274,10 @@ impl CassettePlayer {
         at: Instant,
     ) -> ReplayedResponse {
         let pacing = self.config.changed_pacing.or(self.config.pacing);
-        let served = ServedRecord { record: played, incoming: request, counter: &self.counter, pacing, at };
+        let served = ServedRecord { record: played, incoming: request, counter: &self.shared.counter, pacing, at };
         let reply = match family {
-            Some(family) => family.answer(record, request, &self.counter),
-            None => content::reply(record, request, &self.counter),
+            Some(family) => family.answer(record, request, &self.shared.counter),
+            None => content::reply(record, request, &self.shared.counter),
         };
         let mut response = served.response(reply, renaming);
         if let Some(family) = family {
@@ -298,7 +298,7 @@ pub(crate) fn lookup_request(request: &IncomingRequest) -> LookupRequest<'_> {
     LookupRequest {
         identity: &request.identity,
         request_id: request.request_id(),
-        retry: request.retry(),
+        is_retry: request.is_retry(),
         idempotency_key: request.header("idempotency-key"),
     }
 }

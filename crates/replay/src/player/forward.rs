@@ -20,10 +20,8 @@ use crate::{
         self, Admin, Ledger,
         http::{plain, put},
     },
-    matching::requests::Retry,
     player::{
         CassettePlayer, Completed, Fork, ModeExceptions, PlayerConfig,
-        config::forwarding::UnmatchedPlan,
         incoming::{IncomingRequest, upstream_header},
         record::recorder::PendingExchange,
     },
@@ -56,10 +54,10 @@ pub struct Forward {
 }
 
 impl CassettePlayer {
-    /// A request that goes upstream, and is recorded where it is to be.
-    pub(super) fn begin_forward(&self, incoming: IncomingRequest, plan: UnmatchedPlan, at: Instant) -> Forward {
+    /// A request that goes upstream, and is recorded or compared.
+    pub(super) fn begin_forward(&self, incoming: IncomingRequest, is_recorded: bool, at: Instant) -> Forward {
         self.in_session(&incoming.session, |state| state.forwarded += 1);
-        let recorder = self.recorder.as_ref().filter(|_| plan == UnmatchedPlan::Record);
+        let recorder = self.recorder.as_ref().filter(|_| is_recorded);
         let pending = recorder.map(|recorder| recorder.begin(request_of(&incoming), at));
         let pending = pending.or_else(|| self.begin_comparison(&incoming, at));
         let incoming = match &self.config.selection {
@@ -182,7 +180,7 @@ pub(super) fn request_of(incoming: &IncomingRequest) -> ExchangeRequest {
         body: incoming.body.clone(),
         raw: incoming.raw.clone(),
         size: incoming.bytes.len(),
-        is_retry: incoming.retry() == Retry::Again,
+        is_retry: incoming.is_retry(),
         session: incoming.session.clone(),
     }
 }

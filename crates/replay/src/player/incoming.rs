@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{
     account::upstream_of,
-    matching::{named_later::NamedSecret, requests::Retry},
+    matching::named_later::NamedSecret,
     player::{PlayerConfig, receive::body::ReadBody, secrets},
 };
 use net::server::RequestBody;
@@ -102,18 +102,14 @@ impl IncomingRequest {
         }
     }
 
-    pub(crate) fn wants_usage(&self) -> bool {
-        wants_usage(&self.body)
-    }
-
     /// The id that its client gave it, in a header or in the body.
     pub(crate) fn request_id(&self) -> Option<&str> {
         self.header("x-request-id").or_else(|| self.body.get("request_id").and_then(Value::as_str))
     }
 
-    pub(crate) fn retry(&self) -> Retry {
+    pub(crate) fn is_retry(&self) -> bool {
         let count = self.header("x-stainless-retry-count").and_then(|count| count.parse::<u32>().ok());
-        if count.is_some_and(|count| count > 0) { Retry::Again } else { Retry::First }
+        count.is_some_and(|count| count > 0)
     }
 
     /// The request as it came.

@@ -121,7 +121,7 @@ impl SessionReport {
             "unconsumed": self.unconsumed, "begun_unconsumed": self.begun_unconsumed, "misses": self.misses, "loose": self.loose, "again": self.again,
             "forwarded": self.forwarded, "tools": self.tools.json()});
         let further = [
-            ("compared", self.compared.as_ref().map(AnswerComparison::json)),
+            ("compared", self.compared.as_ref().map(|compared| json!(compared))),
             ("by_hand", (self.by_hand > 0).then(|| self.by_hand.into())),
             ("placeholders", (self.placeholders > 0).then(|| self.placeholders.into())),
             ("matches", self.matching.as_ref().map(Matching::json)),

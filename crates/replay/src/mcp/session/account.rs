@@ -112,7 +112,6 @@ impl McpSession {
     }
 
     /// The same, which keeps the outcome of each message until that is taken.
-    #[must_use]
     pub(crate) fn with_journal(mut self) -> Self {
         self.account.journal = Some(Vec::new());
         self

@@ -66,7 +66,11 @@ pub(crate) fn reply(record: &CassetteRecord, incoming: &IncomingRequest, counter
             let side = record.side.as_ref().filter(|_| record.is_as_recorded());
             let recorded = side.and_then(|side| side.body.clone());
             let answer = || answer(record, incoming, counter).map(Answer::into_body);
-            let encoded = || answer().or_else(|| plain_json(record)).unwrap_or_default().to_string();
+            let plain = || match &record.answer.content {
+                AnswerContent::Json(value) => with_head(value, record.side.as_ref()),
+                _ => Value::Null,
+            };
+            let encoded = || answer().unwrap_or_else(plain).to_string();
             ("application/json", Bytes::from(recorded.unwrap_or_else(encoded)))
         }
         AnswerContent::Text(text) => ("text/plain; charset=utf-8", Bytes::from(text.clone())),
@@ -107,14 +111,6 @@ pub(crate) fn events(
     }
 }
 
-/// Returns the JSON of a record that is no answer of a model.
-fn plain_json(record: &CassetteRecord) -> Option<Value> {
-    match &record.answer.content {
-        AnswerContent::Json(value) => Some(with_head(value, record.side.as_ref())),
-        _ => None,
-    }
-}
-
 fn is_whole(events: &[Moment]) -> bool {
     !events.is_empty() && events.iter().all(|Moment(_, data, _)| data.is_some())
 }
@@ -130,7 +126,7 @@ fn as_asked(
     incoming: &IncomingRequest,
     answer: impl Fn() -> Option<Answer>,
 ) -> Vec<TimedEvent> {
-    let (had, wants) = (wants_usage(&record.body), incoming.wants_usage());
+    let (had, wants) = (wants_usage(&record.body), wants_usage(&incoming.body));
     let is_usage = |data: &str| {
         let event = serde_json::from_str::<Value>(data).unwrap_or_default();
         event.get("choices").and_then(Value::as_array).is_some_and(Vec::is_empty)
@@ -193,12 +189,15 @@ fn answer(record: &CassetteRecord, incoming: &IncomingRequest, counter: &Counter
             let answer = Answer::read(endpoint, whole)?;
             Some(counter.filled_answer(endpoint, answer, &incoming.body))
         }
-        AnswerContent::Json(_)
-        | AnswerContent::Empty
-        | AnswerContent::Events(_)
-        | AnswerContent::Text(_)
-        | AnswerContent::Bytes(_) => None,
+        _ => None,
     }
+}
+
+/// Adds why a choice ended, where it was written by hand without that.
+pub(crate) fn complete(choice: &mut Map<String, Value>) {
+    let calls = choice.get("message").and_then(|message| message.get("tool_calls")?.as_array());
+    let reason = if calls.is_none_or(Vec::is_empty) { "stop" } else { "tool_calls" };
+    choice.entry("finish_reason").or_insert_with(|| reason.into());
 }
 
 /// The choices with the reason of their end, where a record written by hand lacks it.
@@ -209,11 +208,7 @@ fn ended<'a>(record: &CassetteRecord, choices: &'a [Map<String, Value>]) -> Cow<
         return Cow::Borrowed(choices);
     }
     let mut ended = choices.to_vec();
-    for choice in ended.iter_mut().filter(|choice| is_missing(choice)) {
-        let calls = choice.get("message").and_then(|message| message.get("tool_calls")?.as_array());
-        let reason = if calls.is_some_and(|calls| !calls.is_empty()) { "tool_calls" } else { "stop" };
-        choice.insert("finish_reason".to_owned(), reason.into());
-    }
+    ended.iter_mut().for_each(complete);
     Cow::Owned(ended)
 }
 
@@ -280,22 +275,19 @@ fn with_own_head(value: Value, endpoint: Endpoint, record: &CassetteRecord, inco
     whole.into()
 }
 
-/// The pieces in which a hand-written answer is cut, where it is.
-fn parts(record: &CassetteRecord) -> Vec<(&'static str, String)> {
-    match &record.answer.made {
-        Some(MadeAnswer::Parts(parts)) => parts.iter().map(|part| (part.field, part.text.clone())).collect(),
-        _ => Vec::new(),
-    }
-}
-
 /// Returns how the answer is cut for a stream: into as many events as it came in, at their times.
 fn cut(record: &CassetteRecord, incoming: &IncomingRequest) -> Cut {
     let side = record.side.as_ref();
+    // The pieces of a hand-written answer.
+    let parts = match &record.answer.made {
+        Some(MadeAnswer::Parts(parts)) => parts.iter().map(|part| (part.field, part.text.clone())).collect(),
+        _ => Vec::new(),
+    };
     Cut {
         times: side.iter().flat_map(|side| &side.events).map(|Moment(ms, ..)| *ms).collect(),
         end: side.map_or(0.0, |side| side.ms),
-        usage: incoming.wants_usage(),
-        parts: parts(record),
+        usage: wants_usage(&incoming.body),
+        parts,
     }
 }
 

@@ -98,11 +98,7 @@ fn calls(record: &CassetteRecord) -> Vec<String> {
             own.as_object_mut().and_then(|fields| fields.shift_remove("previous_response_id"));
             visit_ids(&mut own, &mut |id| ids.extend(seen.insert(id.clone()).then(|| id.clone())));
         }
-        AnswerContent::Json(_)
-        | AnswerContent::Empty
-        | AnswerContent::Events(_)
-        | AnswerContent::Text(_)
-        | AnswerContent::Bytes(_) => {}
+        _ => {}
     }
     ids
 }

@@ -99,14 +99,10 @@ fn answered(
     Some(match &record.answer.content {
         AnswerContent::Choices { choices, usage } => {
             let finish = |choice: &Map<String, Value>| word(ChoiceView::read(choice).finish_reason);
-            let text = |choice: &Map<String, Value>| match choice.get("message").map(wire_message) {
-                Some(message) => ChoiceView::read(&Map::from_iter([("message".to_owned(), message)])).text(),
-                None => ChoiceView::read(choice).text(),
-            };
             AnswerFacts {
                 counts: TokenCounts::read(&counter.filled(usage_of(record, usage).as_deref(), &incoming.body, choices)),
                 finishes: choices.iter().map(finish).collect(),
-                texts: choices.iter().filter(|_| has_texts).map(text).collect(),
+                texts: choices.iter().filter(|_| has_texts).map(text_of).collect(),
             }
         }
         AnswerContent::Json(Value::Object(answer)) => {
@@ -119,12 +115,16 @@ fn answered(
             }
         }
         AnswerContent::Events(events) if has_texts => streamed(events, counter)?,
-        AnswerContent::Json(_)
-        | AnswerContent::Empty
-        | AnswerContent::Events(_)
-        | AnswerContent::Text(_)
-        | AnswerContent::Bytes(_) => return None,
+        _ => return None,
     })
+}
+
+/// The text of a choice as a file shows it.
+fn text_of(choice: &Map<String, Value>) -> String {
+    match choice.get("message").map(wire_message) {
+        Some(message) => ChoiceView::read(&Map::from_iter([("message".to_owned(), message)])).text(),
+        None => ChoiceView::read(choice).text(),
+    }
 }
 
 /// Counts of a stream that makes up no answer, as one that failed in its middle; `None` where it has no text.
@@ -216,8 +216,8 @@ fn word(finish: Option<&str>) -> &'static str {
     }
 }
 
-/// Bytes of text that count as one token.
-const BYTES_PER_TOKEN: usize = 4;
+/// Bytes of text that count as one token where there is no tokenizer.
+pub(crate) const BYTES_PER_TOKEN: usize = 4;
 
 /// Tokens of a message beside its text: its role and its borders.
 const AROUND_MESSAGE: usize = 4;
@@ -251,10 +251,7 @@ impl Counter {
         let _known = self.drawing.set((tokenizer, OnceLock::new()));
     }
 
-    /// The maker of content under constraints, with its tokenizer.
-    ///
-    /// # Errors
-    /// Where there is no tokenizer, or one without texts.
+    /// The maker of content under constraints, with its tokenizer; why there is none, or one without texts.
     pub(crate) fn guide(&self) -> Result<(&Tokenizer, &Guide), String> {
         let (tokenizer, guide) = self.drawing.get().ok_or("content is made by `play` only")?;
         if tokenizer.is_ids_only() {
@@ -262,13 +259,6 @@ impl Counter {
         }
         let guide = guide.get_or_init(|| Guide::new(tokenizer)).as_ref().map_err(ToString::to_string)?;
         Ok((tokenizer, guide))
-    }
-
-    /// Lets another one count as this one does.
-    pub(crate) fn share_with(&self, other: &Self) {
-        self.tokenizer.get().cloned().into_iter().for_each(|tokenizer| other.with(tokenizer));
-        self.drawing.get().into_iter().for_each(|(tokenizer, _)| other.draw_with(tokenizer.clone()));
-        self.most_tokens.get().into_iter().for_each(|most| other.make_engine_inputs(*most));
     }
 
     /// Makes token ids of requests and responses too from now on, for an engine whose requests have so many tokens at the most.
@@ -288,18 +278,14 @@ impl Counter {
 
     /// The token counts of a chat or completions answer, as far as they are known, with the missing ones counted.
     pub(crate) fn filled(&self, usage: Option<&Value>, request: &SharedBody, choices: &[Map<String, Value>]) -> Value {
-        let text = |choice: &Map<String, Value>| match choice.get("message").map(wire_message) {
-            Some(message) => ChoiceView::read(&Map::from_iter([("message".to_owned(), message)])).text(),
-            None => ChoiceView::read(choice).text(),
-        };
-        self.filled_choices(usage, request, || choices.iter().map(text).collect())
+        self.filled_choices(usage, request, || choices.iter().map(text_of).collect())
     }
 
     fn filled_choices(&self, usage: Option<&Value>, request: &SharedBody, texts: impl Fn() -> Vec<String>) -> Value {
         let known = |name: &str| usage.and_then(|usage| usage.get(name)).and_then(Value::as_u64);
-        let prompt = known("prompt_tokens").unwrap_or_else(|| whole(self.prompt(request)));
+        let prompt = known("prompt_tokens").unwrap_or_else(|| self.prompt(request) as u64);
         let completion = known("completion_tokens");
-        let completion = completion.unwrap_or_else(|| texts().iter().map(|text| whole(self.text(text))).sum());
+        let completion = completion.unwrap_or_else(|| texts().iter().map(|text| self.text(text) as u64).sum());
         let mut filled = usage.and_then(Value::as_object).cloned().unwrap_or_default();
         filled.entry("prompt_tokens").or_insert(prompt.into());
         filled.entry("completion_tokens").or_insert(completion.into());
@@ -331,7 +317,7 @@ impl Counter {
         if known.is_some() || !endpoint.generates() {
             return known.cloned();
         }
-        let (input, output) = (whole(self.prompt(request)), whole(self.text(&texts().concat())));
+        let (input, output) = (self.prompt(request), self.text(&texts().concat()));
         Some(match endpoint {
             Endpoint::Responses => json!({"input_tokens": input, "input_tokens_details": {"cached_tokens": 0},
                 "output_tokens": output, "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": input + output}),
@@ -361,10 +347,6 @@ impl Counter {
 
 fn estimate(text: &str) -> usize {
     text.len().div_ceil(BYTES_PER_TOKEN)
-}
-
-fn whole(count: usize) -> u64 {
-    u64::try_from(count).unwrap_or(u64::MAX)
 }
 
 /// All texts of a value one after the other, those under `type`, `role` and ids left out.

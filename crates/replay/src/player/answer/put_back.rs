@@ -51,7 +51,7 @@ pub fn value_plans(
             if placeholders.is_empty() {
                 continue;
             }
-            let mut plan = ValuePlan { bytes: size_of_answer(record), ..ValuePlan::default() };
+            let mut plan = ValuePlan { bytes: record.answer.shown().to_string().len(), ..ValuePlan::default() };
             let mut values = Vec::new();
             for placeholder in &placeholders {
                 let is_planned = requests.plan(&mut plan, (record, place), placeholder, &places);
@@ -179,10 +179,6 @@ impl CassetteRequests<'_> {
 #[must_use]
 pub fn not_put_back(cassette: &Cassette) -> Vec<String> {
     value_plans(std::slice::from_ref(cassette), &SuppliedSecrets::default(), |_| true).1
-}
-
-fn size_of_answer(record: &CassetteRecord) -> usize {
-    record.answer.shown().to_string().len()
 }
 
 impl CassettePlayer {

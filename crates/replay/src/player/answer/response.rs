@@ -250,6 +250,7 @@ impl StatusAndHeaders {
         }
         put(headers, "content-type", self.content_type);
         let is_stream = self.content_type == EVENTS;
+        let is_of_the_server = |name: &str| IS_OF_THE_SERVER.iter().any(|own| own.eq_ignore_ascii_case(name));
         for (name, value) in self.recorded.iter().filter(|(name, _)| !is_of_the_server(name)) {
             // A record may be served in another form than it was recorded in.
             let is_type = name == "content-type";
@@ -267,10 +268,6 @@ impl StatusAndHeaders {
         headers.extend(self.own);
         response
     }
-}
-
-fn is_of_the_server(name: &str) -> bool {
-    IS_OF_THE_SERVER.iter().any(|own| own.eq_ignore_ascii_case(name))
 }
 
 /// The record of a text that names a request, in the form of a model's.

@@ -33,10 +33,7 @@ struct CommandRequest {
 }
 
 impl CassettePlayer {
-    /// Has the command choose a record where no other way found one.
-    ///
-    /// # Errors
-    /// The response to a request whose record the command could not choose.
+    /// Has the command choose a record where no other way found one; the error is the response where it could not.
     pub(crate) async fn or_chosen(
         self: &Arc<Self>,
         incoming: IncomingRequest,
@@ -124,7 +121,7 @@ impl CassettePlayer {
             incoming.identity.boundary, incoming.identity.route
         );
         tracing::warn!("{message}");
-        let (number, _) = self.pages().next();
+        let (number, _) = self.shared.pages.next();
         let miss = failed(&message, incoming, number);
         self.answer_miss(incoming, &miss, Some(number))
     }

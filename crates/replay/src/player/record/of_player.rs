@@ -1,6 +1,6 @@
 //! A player's recording, and those of its sessions; a player's comparison.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use tokio::time::Instant;
 
@@ -65,6 +65,7 @@ impl CassettePlayer {
             session: request.session.clone(),
             record: format!("{} (line {})", self.name_of(found.record), record.line),
             answer: record.answer.clone(),
+            comparisons: Arc::clone(&self.comparisons),
         };
         Some(comparer.begin(request_of(request), at).compared_with(with))
     }
