@@ -253,7 +253,7 @@ pub struct EarlierReports {
 impl EarlierReports {
     /// Keeps what failed in a session. One in which nothing did leaves nothing.
     pub fn keep(&mut self, name: &str, mut report: SessionReport) {
-        if !report.has_failures() {
+        if report.failing(&Concern::ALL).is_empty() {
             return;
         }
         report.unconsumed.clone_from(&report.begun_unconsumed);

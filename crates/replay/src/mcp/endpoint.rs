@@ -121,7 +121,7 @@ impl McpEndpoint {
     #[must_use]
     pub fn is_heavy(&self) -> bool {
         // What is made up may be drawn by a schema.
-        self.index.bytes() > HEAVY || self.policy.on_novel == OnNovel::Stub
+        self.index.bytes > HEAVY || self.policy.on_novel == OnNovel::Stub
     }
 
     /// Answers a POST.
@@ -302,7 +302,7 @@ impl McpEndpoint {
 fn shown((records, at): (&RecordIndex, usize), indexed: &IndexedRecord, index: usize, served: usize) -> Value {
     let route = format!("POST {}", McpCall::path(&indexed.record.server));
     let method = indexed.record.method.as_str();
-    let boundary = records.requests().identity(at).map(|identity| &*identity.boundary);
+    let boundary = records.requests.identity(at).map(|identity| &*identity.boundary);
     json!({"index": index, "record": indexed.name(), "line": indexed.line, "at": boundary, "route": route, "method": method,
         "served": served})
 }

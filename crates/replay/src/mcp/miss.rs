@@ -126,7 +126,7 @@ impl McpMiss<'_> {
     /// The record that is most like the request beside it, where none is of it.
     pub(super) fn comparison(&self) -> Option<Comparison> {
         let Why::NoMatch(Some(at)) = self.why else { return None };
-        let (indexed, recorded) = (self.record(at)?, self.index.requests().identity(at)?);
+        let (indexed, recorded) = (self.record(at)?, self.index.requests.identity(at)?);
         let found = differences(&recorded.fields, &self.identity.fields);
         let (name, file, is_consumed) = (self.name(at), &*indexed.file, self.is_consumed);
         let place = RecordLocation { name, file, id: indexed.id, line: indexed.line, is_consumed };
@@ -181,8 +181,8 @@ impl McpMiss<'_> {
     }
 
     fn command(&self) -> String {
-        if let Some(command) = self.index.command() {
-            return command.to_owned();
+        if let Some(command) = &self.index.command {
+            return command.to_string();
         }
         let file = self.record(0).map(|first| Path::new(&*first.file)).filter(|_| self.file().is_some());
         let short = |path: &Path| Some(in_shell(&path.to_string_lossy())).filter(|name| name.len() <= LONGEST_PATH);

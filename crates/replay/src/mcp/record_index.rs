@@ -76,15 +76,17 @@ pub struct RecordIndex {
     server: String,
     records: Vec<IndexedRecord>,
     /// What counts of their requests, by the same places.
-    requests: CassetteIndex,
+    pub(crate) requests: CassetteIndex,
     /// Whether any request has secrets that were taken out.
     has_placeholders: bool,
     rules: ParamRules,
     secrets: RedactionRules,
-    plans: Arc<ValuePlans>,
+    /// The plans by which values are put back.
+    pub(super) plans: Arc<ValuePlans>,
     /// The command that records what is missing, where it is of more than this server.
-    command: Option<Arc<str>>,
-    bytes: usize,
+    pub(super) command: Option<Arc<str>>,
+    /// Bytes of what was recorded, about.
+    pub(super) bytes: usize,
 }
 
 /// A record that cannot be played.
@@ -114,15 +116,6 @@ impl RecordIndex {
         Self { command, ..self }
     }
 
-    pub(super) fn command(&self) -> Option<&str> {
-        self.command.as_deref()
-    }
-
-    /// The plans by which values are put back.
-    pub(super) fn plans(&self) -> &ValuePlans {
-        &self.plans
-    }
-
     /// Adds the records of its server in a cassette, which has this place and name; other records are left out.
     ///
     /// # Errors
@@ -147,11 +140,6 @@ impl RecordIndex {
         let indexed = IndexedRecord { record, id, cassette, line, file, group };
         self.bytes += indexed.record.bytes();
         self.records.push(indexed);
-    }
-
-    /// Bytes of what was recorded, about.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
     }
 
     /// The records that have to be asked for and were not served.
@@ -223,11 +211,6 @@ impl RecordIndex {
     #[must_use]
     pub fn records(&self) -> &[IndexedRecord] {
         &self.records
-    }
-
-    /// What counts of the records' requests, by the same places.
-    pub(crate) fn requests(&self) -> &CassetteIndex {
-        &self.requests
     }
 
     /// The records of a key, in order.

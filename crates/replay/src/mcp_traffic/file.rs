@@ -74,7 +74,7 @@ impl KnownRecords {
         if is_by_method(&method) || is_list(&method) {
             return !self.index.of_key(identity.key).is_empty();
         }
-        let fresh = self.consumption.first_fresh(self.index.requests(), identity.key);
+        let fresh = self.consumption.first_fresh(&self.index.requests, identity.key);
         fresh.into_iter().for_each(|at| self.consumption.add(at, 0));
         fresh.is_some()
     }

@@ -210,7 +210,8 @@ impl CassettePlayer {
         };
         self.keep_values(&request, found.record);
         let renaming = Renaming::next(self.config.ids, &self.fresh_ids, record, request.path());
-        if self.weight(record, &request).max(self.size_with_values(found.record)) <= INLINE {
+        let with_values = self.plan_of(found.record).map_or(0, |plan| plan.bytes);
+        if self.weight(record, &request).max(with_values) <= INLINE {
             return Decision::Replay(Box::new(self.response(record, &request, family.as_ref(), &renaming, &found, at)));
         }
         let player = Arc::clone(self);
@@ -249,7 +250,9 @@ impl CassettePlayer {
         let played = broken_off.as_ref().unwrap_or(record);
         let mut response = self.paced((record, played), request, family, renaming, at);
         if record.has_failed() {
-            response.failure = Some(FailureDelivery::new(self, request, found.record));
+            let (cassette_player, session) = (Arc::clone(self), request.session.clone());
+            let (key, record) = (request.identity.key, found.record);
+            response.failure = Some(FailureDelivery { cassette_player, session, key, record });
         }
         // An answer that was written as a chat's for this family is its own.
         let own = Endpoint::of_path(route_of(&record.path));

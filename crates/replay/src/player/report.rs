@@ -78,11 +78,7 @@ impl CassettePlayer {
     }
 
     /// Returns whether sessions have or had cassettes of their own.
-    pub(super) fn has_own_cassettes(&self) -> bool {
-        self.had_own_cassettes(&self.sessions.lock())
-    }
-
-    fn had_own_cassettes(&self, sessions: &BTreeMap<String, SessionState>) -> bool {
+    pub(super) fn had_own_cassettes(&self, sessions: &BTreeMap<String, SessionState>) -> bool {
         self.earlier.lock().had_own || sessions.values().any(|state| state.has_own_cassette)
     }
 

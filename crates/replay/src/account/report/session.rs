@@ -83,11 +83,6 @@ impl SessionReport {
         !self.misses.is_empty() || self.is_beside_miss
     }
 
-    /// Returns whether anything in it may be a failure by itself, whatever other sessions were served.
-    pub(crate) fn has_failures(&self) -> bool {
-        !self.failing(&Concern::ALL).is_empty()
-    }
-
     /// Returns whether it was asked, or records of it count.
     pub(super) fn has_begun(&self) -> bool {
         self.requests > 0 || !self.begun_unconsumed.is_empty()

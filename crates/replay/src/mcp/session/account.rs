@@ -106,7 +106,7 @@ impl McpSession {
 
     /// Whether a record is of a list that was served from another record of it.
     fn was_listed(&self, at: usize, method: &str) -> bool {
-        let key = self.index.requests().identity(at).map(|identity| identity.key);
+        let key = self.index.requests.identity(at).map(|identity| identity.key);
         let equal = key.filter(|_| self.repeats(method)).map(|key| self.index.of_key(key));
         equal.into_iter().flatten().any(|at| self.consumption.times(*at) > 0)
     }

@@ -4,7 +4,7 @@ use std::{mem::take, sync::Arc};
 
 use serde_json::{Value, json};
 
-use super::{MOST_ASKS, McpSession, MessageSteps, SentMessage, SessionStep};
+use super::{MOST_ASKS, McpSession, MessageSteps, SessionStep};
 use crate::{
     matching::requests::RequestConsumption,
     mcp::{
@@ -73,7 +73,7 @@ impl McpSession {
         let filter = params.get("notifications").cloned().unwrap_or_else(|| json!({}));
         let params = json!({"notifications": filter, "_meta": {SUBSCRIPTION: id.value()}});
         let message = call(None, "notifications/subscriptions/acknowledged", params);
-        out.steps.push(SessionStep::Send(SentMessage { stream: out.stream, message, is_unsolicited: false }));
+        out.send(message);
         self.subscriptions.begin(None, id.value(), out.stream);
         self.hold(out.stream, Some(id));
     }

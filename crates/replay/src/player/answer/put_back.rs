@@ -43,10 +43,11 @@ pub fn value_plans(
 ) -> (ValuePlans, Vec<String>) {
     let (mut plans, mut warnings) = (ValuePlans::default(), Vec::new());
     for (at, cassette) in cassettes.iter().enumerate().filter(|(_, cassette)| !kinds(cassette).is_empty()) {
-        let requests = CassetteRequests { cassette: at, records: &cassette.records, held: held(&cassette.records) };
-        let places: HashMap<u64, usize> = cassette.records.iter().enumerate().map(|(at, it)| (it.id, at)).collect();
+        let records = &cassette.records;
+        let places = records.iter().enumerate().map(|(at, it)| (it.id, at)).collect();
+        let requests = CassetteRequests { cassette: at, records, held: held(records), places };
         let mut unknown = Vec::new();
-        for (place, record) in cassette.records.iter().enumerate().filter(|(_, record)| is_played(record)) {
+        for (place, record) in records.iter().enumerate().filter(|(_, record)| is_played(record)) {
             let placeholders = placeholders_of(&record.answer);
             if placeholders.is_empty() {
                 continue;
@@ -54,7 +55,7 @@ pub fn value_plans(
             let mut plan = ValuePlan { bytes: record.answer.shown().to_string().len(), ..ValuePlan::default() };
             let mut values = Vec::new();
             for placeholder in &placeholders {
-                let is_planned = requests.plan(&mut plan, (record, place), placeholder, &places);
+                let is_planned = requests.plan(&mut plan, (record, place), placeholder);
                 let value = supplied.value(&cassette.path, record.id, placeholder);
                 match value {
                     None if !is_planned => unknown.push((record, placeholder.clone())),
@@ -135,17 +136,13 @@ struct CassetteRequests<'a> {
     cassette: usize,
     records: &'a [CassetteRecord],
     held: Vec<RequestPlaceholders>,
+    /// Of the records, by their numbers.
+    places: HashMap<u64, usize>,
 }
 
 impl CassetteRequests<'_> {
     /// Adds where the value of a placeholder stands to a record's plan; false where no request has it.
-    fn plan(
-        &self,
-        plan: &mut ValuePlan,
-        (record, at): (&CassetteRecord, usize),
-        placeholder: &Placeholder,
-        places: &HashMap<u64, usize>,
-    ) -> bool {
+    fn plan(&self, plan: &mut ValuePlan, (record, at): (&CassetteRecord, usize), placeholder: &Placeholder) -> bool {
         let has =
             |at: usize, placeholder: &Placeholder| self.held.get(at).is_some_and(|held| held.contains(placeholder));
         let named = record.put_back.iter().find(|(named, _)| named == placeholder).map(|(_, source)| source);
@@ -156,7 +153,7 @@ impl CassetteRequests<'_> {
             Some(ValueSource { placeholder: source, record: Some(id) }) => {
                 let is_asked =
                     |earlier: &usize| *earlier < at && has(*earlier, source) && self.share_sessions(*earlier, at);
-                if places.get(id).is_none_or(|earlier| !is_asked(earlier)) {
+                if self.places.get(id).is_none_or(|earlier| !is_asked(earlier)) {
                     return false;
                 }
                 let earlier = RecordKey { cassette: self.cassette, record: *id };
@@ -189,11 +186,6 @@ impl CassettePlayer {
         }
     }
 
-    /// Returns the size of a record's answer where values are put into it, in bytes.
-    pub(crate) fn size_with_values(&self, record: usize) -> usize {
-        self.plan_of(record).map_or(0, |plan| plan.bytes)
-    }
-
     /// Returns the record with values in place of its placeholders; `None` where it has none that are known. Counts answers that have
     /// placeholders still.
     pub(crate) fn with_values(
@@ -214,7 +206,7 @@ impl CassettePlayer {
         restored(record, &values)
     }
 
-    fn plan_of(&self, record: usize) -> Option<&Arc<ValuePlan>> {
+    pub(crate) fn plan_of(&self, record: usize) -> Option<&Arc<ValuePlan>> {
         self.put_back.of(self.key_of(record)?)
     }
 

@@ -285,18 +285,13 @@ pub(crate) fn stub(incoming: &IncomingRequest) -> CassetteRecord {
 /// Observer of the delivery of a failure. One that is dropped before the end leaves no mark: its client did not get it.
 #[derive(Debug)]
 pub(crate) struct FailureDelivery {
-    cassette_player: Arc<CassettePlayer>,
-    session: String,
-    key: CanonicalKey,
-    record: usize,
+    pub(crate) cassette_player: Arc<CassettePlayer>,
+    pub(crate) session: String,
+    pub(crate) key: CanonicalKey,
+    pub(crate) record: usize,
 }
 
 impl FailureDelivery {
-    pub(crate) fn new(cassette_player: &Arc<CassettePlayer>, incoming: &IncomingRequest, record: usize) -> Self {
-        let (cassette_player, session) = (Arc::clone(cassette_player), incoming.session.clone());
-        Self { cassette_player, session, key: incoming.identity.key, record }
-    }
-
     /// Watches the response; one that stalls never ends, and an empty body is never polled.
     pub(crate) fn watch(mut self, response: Response<ResponseBody>, stalls: bool) -> Response<ResponseBody> {
         if stalls || response.body().is_end_stream() {

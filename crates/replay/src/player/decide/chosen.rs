@@ -69,7 +69,9 @@ impl CassettePlayer {
         let found = match command.choose(&mut guard, &json).await {
             Ok(None) => Ok(Lookup::Nothing),
             Ok(Some(id)) => match usize::try_from(id).ok().filter(|at| candidates.contains(at)) {
-                Some(at) => Ok(self.take_chosen(&incoming, at)),
+                Some(at) => Ok(self.in_session(&incoming.session, |state| {
+                    state.session.choose(&self.index, &self.config.matching, &lookup_request(&incoming), at)
+                })),
                 None => Err(MatchCommandError::Unknown(id)),
             },
             Err(error) => Err(error),
@@ -105,13 +107,6 @@ impl CassettePlayer {
         let request = json!({"at": identity.boundary, "route": identity.route, "session": incoming.session,
             "body": identity.body()});
         CommandRequest { json: json!({"request": request, "candidates": listed}), candidates }
-    }
-
-    fn take_chosen(&self, incoming: &IncomingRequest, record: usize) -> Lookup {
-        let (index, matching) = (&self.index, &self.config.matching);
-        self.in_session(&incoming.session, |state| {
-            state.session.choose(index, matching, &lookup_request(incoming), record)
-        })
     }
 
     /// Answers a request whose record the command could not choose: a miss that names the command and the error.

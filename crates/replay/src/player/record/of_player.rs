@@ -32,7 +32,7 @@ impl CassettePlayer {
     pub(crate) fn with_sessions(&self, own: Option<RecordReport>) -> Option<RecordReport> {
         let sessions = self.recorded_by_sessions.lock().clone();
         // Where sessions have cassettes of their own, requests without one are rare.
-        let is_expected = |own: &&RecordReport| own.lost_all() || !self.has_own_cassettes();
+        let is_expected = |own: &&RecordReport| own.lost_all() || !self.had_own_cassettes(&self.sessions.lock());
         own.iter().filter(is_expected).for_each(RecordReport::warn_of_none);
         if sessions.sessions == 0 {
             return own;
@@ -50,12 +50,10 @@ impl CassettePlayer {
         let comparer = self.comparer.as_ref()?;
         let found = match self.select(request) {
             Lookup::Found(found) => found,
-            Lookup::Exhausted { .. } => {
-                self.count_miss(request, NoRecordReason::Exhausted);
-                return None;
-            }
-            Lookup::Nothing => {
-                self.count_miss(request, NoRecordReason::NoMatch);
+            missed => {
+                let is_exhausted = matches!(missed, Lookup::Exhausted { .. });
+                let reason = if is_exhausted { NoRecordReason::Exhausted } else { NoRecordReason::NoMatch };
+                self.count_miss(request, reason);
                 return None;
             }
         };
