@@ -10,7 +10,7 @@ pub(crate) mod match_command;
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use http::StatusCode;
-use tokio::{task::spawn_blocking, time::Instant};
+use tokio::task::spawn_blocking;
 
 use crate::{
     account::http::plain,
@@ -38,8 +38,6 @@ const INLINE: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct ReceivedRequest {
     pub(crate) request: IncomingRequest,
-    /// When its body was complete: the zero of every deadline.
-    pub(crate) at: Instant,
     pub(crate) cassette_player: Arc<CassettePlayer>,
 }
 
@@ -66,14 +64,14 @@ impl ReceivedRequest {
 
     /// Decides how it is handled: a record answers it, it goes upstream, or it is passed on.
     pub async fn decide(self) -> Decided {
-        let Self { request, at, cassette_player } = self;
+        let Self { request, cassette_player } = self;
         let session = Some(request.session.clone());
         let entry = cassette_player.begin_entry(&request);
         let replies =
             request.parts.extensions.get().cloned().map(|replies: SemanticReplies| (request.clone(), replies));
-        let mut decision = cassette_player.decide_read(request, at).await;
+        let mut decision = cassette_player.decide_read(request).await;
         if let Some(replies) = replies {
-            decision = Box::pin(cassette_player.with_semantic(decision, replies, at)).await;
+            decision = Box::pin(cassette_player.with_semantic(decision, replies)).await;
         }
         cassette_player.end_entry(entry, &decision);
         Decided { decision, session, cassette_player }
@@ -86,9 +84,9 @@ impl CassettePlayer {
     }
 
     /// Decides how a request is handled that was read.
-    async fn decide_read(self: &Arc<Self>, request: IncomingRequest, at: Instant) -> Decision {
+    async fn decide_read(self: &Arc<Self>, request: IncomingRequest) -> Decision {
         let request = match self.answer_rules() {
-            Some(rules) => match self.by_hand(rules, request, at).await {
+            Some(rules) => match self.by_hand(rules, request).await {
                 Ok(decision) => return decision,
                 Err(request) => *request,
             },
@@ -99,11 +97,11 @@ impl CassettePlayer {
                 if self.config.selection != ModeExceptions::None {
                     self.in_session(&request.session, |state| state.live += 1);
                 }
-                Decision::Forward(Box::new(self.begin_forward(request, is_recorded, at)))
+                Decision::Forward(Box::new(self.begin_forward(request, is_recorded)))
             }
             Forwarding::OnMiss { on_miss, is_frozen } => {
                 if let Some((request, found)) = self.continued(&request) {
-                    return self.replay(request, None, found, at).await;
+                    return self.replay(request, None, found).await;
                 }
                 let lookup = self.select(&request);
                 let (request, lookup) = match self.or_named_later(request, lookup).await {
@@ -111,7 +109,7 @@ impl CassettePlayer {
                     Err(why) => return Decision::Answer(plain(StatusCode::INTERNAL_SERVER_ERROR, why)),
                 };
                 match self.or_chosen(request, lookup).await {
-                    Ok((request, lookup)) => self.decide_looked_up(request, lookup, (on_miss, is_frozen), at).await,
+                    Ok((request, lookup)) => self.decide_looked_up(request, lookup, (on_miss, is_frozen)).await,
                     Err(response) => Decision::Answer(*response),
                 }
             }
@@ -124,22 +122,21 @@ impl CassettePlayer {
         request: IncomingRequest,
         lookup: Lookup,
         (on_miss, is_frozen): (OnMiss, bool),
-        at: Instant,
     ) -> Decision {
         if let Lookup::Found(found) = lookup {
-            return self.replay(request, None, found, at).await;
+            return self.replay(request, None, found).await;
         }
         // Only what has no records of its own is looked up as a chat.
         let chat = if lookup == Lookup::Nothing { self.select_chat(&request) } else { None };
         match chat {
-            Some((chat, family, found)) => self.replay(chat, Some(family), found, at).await,
-            None if self.tries_fixtures(&lookup) => match self.by_hand(Arc::clone(&self.fixtures), request, at).await {
+            Some((chat, family, found)) => self.replay(chat, Some(family), found).await,
+            None if self.tries_fixtures(&lookup) => match self.by_hand(Arc::clone(&self.fixtures), request).await {
                 Ok(decision) => decision,
-                Err(request) => self.missed(*request, lookup, (on_miss, is_frozen), at).await,
+                Err(request) => self.missed(*request, lookup, (on_miss, is_frozen)).await,
             },
             None => {
                 let on_miss = self.unless_before_fork(&request, on_miss);
-                self.missed(request, lookup, (on_miss, is_frozen), at).await
+                self.missed(request, lookup, (on_miss, is_frozen)).await
             }
         }
     }
@@ -175,7 +172,6 @@ impl CassettePlayer {
         request: IncomingRequest,
         family: Option<ChatFamily>,
         found: FoundRecord,
-        at: Instant,
     ) -> Decision {
         let Some((_, record)) = self.records.get(found.record) else {
             return Decision::Answer(plain(StatusCode::INTERNAL_SERVER_ERROR, "no such record"));
@@ -212,12 +208,12 @@ impl CassettePlayer {
         let renaming = Renaming::next(self.config.ids, &self.fresh_ids, record, request.path());
         let with_values = self.plan_of(found.record).map_or(0, |plan| plan.bytes);
         if self.weight(record, &request).max(with_values) <= INLINE {
-            return Decision::Replay(Box::new(self.response(record, &request, family.as_ref(), &renaming, &found, at)));
+            return Decision::Replay(Box::new(self.response(record, &request, family.as_ref(), &renaming, &found)));
         }
         let player = Arc::clone(self);
         let made = spawn_blocking(move || {
             let (_, record) = player.records.get(found.record)?;
-            Some(Box::new(player.response(record, &request, family.as_ref(), &renaming, &found, at)))
+            Some(Box::new(player.response(record, &request, family.as_ref(), &renaming, &found)))
         });
         match made.await {
             Ok(Some(response)) => Decision::Replay(response),
@@ -239,7 +235,6 @@ impl CassettePlayer {
         family: Option<&ChatFamily>,
         renaming: &Renaming,
         found: &FoundRecord,
-        at: Instant,
     ) -> ReplayedResponse {
         let with_values = self.with_values(found.record, record, request);
         let record = with_values.as_ref().unwrap_or(record);
@@ -248,7 +243,7 @@ impl CassettePlayer {
         let record = continued.as_ref().map_or(record, |(rest, _)| rest);
         let broken_off = record.plays_partly().then(|| record.broken_off());
         let played = broken_off.as_ref().unwrap_or(record);
-        let mut response = self.paced((record, played), request, family, renaming, at);
+        let mut response = self.paced((record, played), request, family, renaming);
         if record.has_failed() {
             let (cassette_player, session) = (Arc::clone(self), request.session.clone());
             let (key, record) = (request.identity.key, found.record);
@@ -274,10 +269,9 @@ impl CassettePlayer {
         request: &IncomingRequest,
         family: Option<&ChatFamily>,
         renaming: &Renaming,
-        at: Instant,
     ) -> ReplayedResponse {
         let pacing = self.config.changed_pacing.or(self.config.pacing);
-        let served = ServedRecord { record: played, incoming: request, counter: &self.shared.counter, pacing, at };
+        let served = ServedRecord { record: played, incoming: request, counter: &self.shared.counter, pacing };
         let reply = match family {
             Some(family) => family.answer(record, request, &self.shared.counter),
             None => content::reply(record, request, &self.shared.counter),

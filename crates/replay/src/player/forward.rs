@@ -12,7 +12,6 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
-use tokio::time::Instant;
 use tower_service::Service;
 
 use crate::{
@@ -55,11 +54,11 @@ pub struct Forward {
 
 impl CassettePlayer {
     /// A request that goes upstream, and is recorded or compared.
-    pub(super) fn begin_forward(&self, incoming: IncomingRequest, is_recorded: bool, at: Instant) -> Forward {
+    pub(super) fn begin_forward(&self, incoming: IncomingRequest, is_recorded: bool) -> Forward {
         self.in_session(&incoming.session, |state| state.forwarded += 1);
         let recorder = self.recorder.as_ref().filter(|_| is_recorded);
-        let pending = recorder.map(|recorder| recorder.begin(request_of(&incoming), at));
-        let pending = pending.or_else(|| self.begin_comparison(&incoming, at));
+        let pending = recorder.map(|recorder| recorder.begin(request_of(&incoming), incoming.at));
+        let pending = pending.or_else(|| self.begin_comparison(&incoming));
         let incoming = match &self.config.selection {
             ModeExceptions::Fork(Fork { model: Some(model), .. }) => with_model(incoming, model),
             _ => incoming,

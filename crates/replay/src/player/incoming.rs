@@ -4,6 +4,7 @@ use api::is_set;
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, Request, request::Parts, uri::PathAndQuery};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::{
     account::upstream_of,
@@ -32,6 +33,8 @@ pub(crate) struct IncomingRequest {
     /// The headers that count, without their secrets.
     pub(crate) counted: Vec<(String, String)>,
     pub(crate) session: String,
+    /// When its body was complete: the zero of every deadline.
+    pub(crate) at: Instant,
     pub(crate) identity: Identity,
     /// What was delivered of the answer that it continues.
     pub(crate) delivered: Option<String>,
@@ -44,11 +47,12 @@ impl IncomingRequest {
 
     /// The same request, in which these values are secrets too.
     pub(crate) fn with_secrets(&self, secrets: &[NamedSecret], config: &PlayerConfig) -> Self {
-        Self::knowing(secrets, (self.parts.clone(), self.bytes.clone()), self.session.clone(), config)
+        let request = (self.parts.clone(), self.bytes.clone());
+        Self { at: self.at, ..Self::knowing(secrets, request, self.session.clone(), config) }
     }
 
     fn knowing(known: &[NamedSecret], (parts, bytes): (Parts, Bytes), session: String, config: &PlayerConfig) -> Self {
-        let rules = &config.rules;
+        let (at, rules) = (Instant::now(), &config.rules);
         let ReadBody { value: body, raw } = ReadBody::read(&parts.headers, &bytes, config.body_limit);
         let mut headers = texts(&parts.headers, |name| rules.headers.iter().any(|counted| counted == name));
         headers.extend(upstream_header(&parts.extensions));
@@ -64,7 +68,7 @@ impl IncomingRequest {
         let call = RequestParts { method: parts.method.as_str(), path: &path, headers: &counted, body: &shown };
         let identity = rules.identify(&call);
         let seen = redactor.seen();
-        Self { identity, parts, bytes, body, raw, shown, seen, counted, session, delivered: None }
+        Self { identity, parts, bytes, body, raw, shown, seen, counted, session, at, delivered: None }
     }
 
     /// The same request, which continues an answer of which this was delivered.

@@ -6,7 +6,6 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use http::{Extensions, HeaderMap, Method, Request, StatusCode, header, request::Parts};
 use serde_json::Value;
-use tokio::time::Instant;
 
 use crate::{
     account::{
@@ -50,9 +49,8 @@ impl CassettePlayer {
             return Err(here(Decision::Pass(Request::from_parts(parts, body))));
         }
         let body = read(body, self.config.body_limit).await.map_err(|refusal| here(Decision::Answer(refusal)))?;
-        let at = Instant::now();
         let request = IncomingRequest::new(parts, body, session, &cassette_player.config);
-        Ok(Box::new(ReceivedRequest { request, at, cassette_player }))
+        Ok(Box::new(ReceivedRequest { request, cassette_player }))
     }
 
     /// The session of a request, one that is known or may begin; why there is none, or no upstream that it may name.

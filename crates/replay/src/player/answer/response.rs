@@ -92,8 +92,6 @@ pub(crate) struct ServedRecord<'a> {
     pub(crate) incoming: &'a IncomingRequest,
     pub(crate) counter: &'a Counter,
     pub(crate) pacing: Pacing,
-    /// Time of the request.
-    pub(crate) at: Instant,
 }
 
 impl ServedRecord<'_> {
@@ -139,7 +137,7 @@ impl ServedRecord<'_> {
                 recorded,
                 own: HeaderMap::new(),
             },
-            at: self.at,
+            at: self.incoming.at,
             generated,
             request: EngineRequest::of(self.incoming),
             failure: None,

@@ -131,6 +131,7 @@ fn request_as(
         seen: redactor.seen(),
         counted: incoming.counted.clone(),
         session: incoming.session.clone(),
+        at: incoming.at,
         delivered: None,
     }
 }

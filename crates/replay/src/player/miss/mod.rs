@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
-use tokio::time::Instant;
 
 use self::{advice::advice, comparison::compared, message::MissFacts};
 use crate::{
@@ -222,7 +221,6 @@ impl CassettePlayer {
         incoming: IncomingRequest,
         lookup: Lookup,
         (on_miss, is_frozen): (OnMiss, bool),
-        at: Instant,
     ) -> Decision {
         let reason = match &lookup {
             _ if self.config.missing_cassette.is_some() => NoRecordReason::NoCassette,
@@ -248,7 +246,7 @@ impl CassettePlayer {
             OnMiss::Stub => {
                 self.count_miss(&incoming, reason);
                 let record = &stub(&incoming);
-                let mut response = self.paced((record, record), &incoming, None, &Renaming::default(), at);
+                let mut response = self.paced((record, record), &incoming, None, &Renaming::default());
                 response.put("x-vcr-match", "stub");
                 Decision::Replay(Box::new(response))
             }
@@ -257,7 +255,7 @@ impl CassettePlayer {
                 if self.config.mode == Mode::Replay {
                     self.count_miss(&incoming, reason);
                 }
-                let mut forward = self.begin_forward(incoming, on_miss == OnMiss::Record, at);
+                let mut forward = self.begin_forward(incoming, on_miss == OnMiss::Record);
                 forward.request.extensions_mut().insert(MissCause(reason.name(), None));
                 Decision::Forward(Box::new(forward))
             }

@@ -2,8 +2,6 @@
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use tokio::time::Instant;
-
 use crate::{
     matching::requests::Lookup,
     player::{
@@ -46,7 +44,7 @@ impl CassettePlayer {
     }
 
     /// Finds the record of a request whose answer comes from upstream, and begins the comparison. A request without a record is a miss.
-    pub(crate) fn begin_comparison(&self, request: &IncomingRequest, at: Instant) -> Option<PendingExchange> {
+    pub(crate) fn begin_comparison(&self, request: &IncomingRequest) -> Option<PendingExchange> {
         let comparer = self.comparer.as_ref()?;
         let found = match self.select(request) {
             Lookup::Found(found) => found,
@@ -65,7 +63,7 @@ impl CassettePlayer {
             answer: record.answer.clone(),
             comparisons: Arc::clone(&self.comparisons),
         };
-        Some(comparer.begin(request_of(request), at).compared_with(with))
+        Some(comparer.begin(request_of(request), request.at).compared_with(with))
     }
 
     /// Waits until everything is compared, so that the report has it.
