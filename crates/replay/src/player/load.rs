@@ -7,7 +7,7 @@ use std::sync::{
 
 use crate::account::SessionRecording;
 use crate::player::{
-    CassetteOutput, CassettePlayer, CassettePlayerError, Mode, PlayerConfig, SharedState,
+    CassetteOutput, CassettePlayer, CassettePlayerError, Mode, PlayerConfig, PlayerState,
     answer::put_back::value_plans,
     decide::fixtures::tried::Fixtures,
     index::{self, PlayableRecords},
@@ -30,7 +30,7 @@ impl CassettePlayer {
 
     pub(super) fn sharing(
         mut config: PlayerConfig,
-        shared: Arc<SharedState>,
+        shared: Arc<PlayerState>,
     ) -> Result<Arc<Self>, CassettePlayerError> {
         let (put_back, warnings) = value_plans(&config.cassettes, &config.supplied, |_| true);
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));

@@ -120,7 +120,7 @@ pub struct CassettePlayer {
     index: CassetteIndex,
     /// The same records as chats for other families, and how these are compared.
     across: Option<(CassetteIndex, CanonicalRules)>,
-    shared: Arc<SharedState>,
+    shared: Arc<PlayerState>,
     /// In the order of the index: the cassette and its record.
     records: Vec<(usize, CassetteRecord)>,
     groups: RecordGroups,
@@ -155,7 +155,7 @@ pub struct CassettePlayer {
 
 /// State of a player that those of its sessions share.
 #[derive(Debug, Default)]
-struct SharedState {
+struct PlayerState {
     counter: Counter,
     /// Numbers and address of misses.
     pages: Pages,
