@@ -14,7 +14,7 @@
 
 mod shared;
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{convert::Infallible, path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -31,8 +31,9 @@ use vllm_vcr::{
     },
     recording::redaction,
     replay::account::{self, Access, Admin},
-    replay::matching::requests::{CassetteIndex, LookupRequest, MatchPolicy, RequestSession, Retry},
-    replay::player::{CassettePlayer, PlayerConfig, PlayerOutcome, RecordErrors},
+    replay::delivery::Clock,
+    replay::matching::requests::{CassetteIndex, LookupRequest, MatchPolicy, RequestSession},
+    replay::player::{CassettePlayer, Decision, PlayerConfig, RecordErrors},
     replay::timing::{Pacer, Pacing},
 };
 
@@ -143,8 +144,7 @@ fn matching(file: &Path) -> Value {
         let body = records[(at * 7919) % records.len()].body.value();
         let start = Instant::now();
         let identity = identify(body);
-        let question =
-            LookupRequest { identity: &identity, request_id: None, retry: Retry::First, idempotency_key: None };
+        let question = LookupRequest { identity: &identity, request_id: None, is_retry: false, idempotency_key: None };
         std::hint::black_box(session.select(&tape, &policy, &question));
         taken.push(start.elapsed());
     }
@@ -167,9 +167,11 @@ fn serving(file: &Path) -> Value {
                 let (cassette_player, pacer) = (Arc::clone(&cassette_player), pacer.clone());
                 async move {
                     account::enter(&mut request);
-                    match cassette_player.answer(request.map(server::RequestBody::Live), &pacer).await {
-                        PlayerOutcome::Answered(response) => response,
-                        PlayerOutcome::Passed(_) => panic!("every request is the player's"),
+                    let clock = Clock { pacer, lateness: server::LatenessTracker::default() };
+                    match cassette_player.decide(request.map(server::RequestBody::Live)).await.decision {
+                        Decision::Answer(response) => response,
+                        Decision::Replay(response) => response.deliver::<Infallible, ()>(clock, None, None, ()).await,
+                        Decision::Pass(_) | Decision::Forward(_) => panic!("every request is the player's"),
                     }
                 }
             };

@@ -169,7 +169,7 @@ fn vcr_pages(player: &Player, access: &Access) -> Router {
         faults: Arc::clone(&state.config.faults),
         pacing: state.config.pacing,
         changed_pacing: Arc::clone(&state.config.changed_pacing),
-        answers: state.config.cassette_player.as_ref().and_then(|player| player.answers().cloned()),
+        answers: state.config.cassette_player.as_ref().and_then(|player| player.config().answers.clone()),
     }));
     if state.engine.is_some() {
         pages = pages.route("/vcr/engine", get(info::engine).with_state(Arc::clone(state)));

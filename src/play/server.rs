@@ -88,7 +88,7 @@ impl Player {
             models: self.state.model.names.clone(),
             tokenizer: self.state.model.tokenizer.name().to_owned(),
             cassettes: cassette_player.map(|cassette_player| cassette_player.len()),
-            rules: cassette_player.and_then(|player| player.answers()).map_or(0, |rules| rules.len()),
+            rules: cassette_player.and_then(|player| player.config().answers.as_ref()).map_or(0, |rules| rules.len()),
             mcp: cassette_player.map(|cassette_player| cassette_player.mcp().counts()).unwrap_or_default(),
             example: ExampleRequest::of(&self.state),
         }
@@ -101,7 +101,7 @@ impl Player {
         tokio::task::spawn_blocking(move || early.warm());
         let app = front::app(self);
         let may_forward = self.state.config.cassette_player.is_some();
-        let block = self.state.config.cassette_player.as_ref().and_then(|player| player.network_block()).cloned();
+        let block = self.state.config.cassette_player.as_ref().and_then(|player| player.config().network_block.clone());
         let make = move || {
             let (app, pacer, block) = (app.clone(), Pacer::precise(), block.clone());
             move |mut request: Request<Incoming>, peer: Peer| {

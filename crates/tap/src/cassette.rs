@@ -38,7 +38,7 @@ impl TapPlayer {
 
     /// Refuses a call of the wrapped command to another server.
     pub(super) fn block<B>(&self, request: &mut Request<B>) -> Option<Response<ProxyBody>> {
-        let refusal = self.cassette_player.network_block()?.check(request)?;
+        let refusal = self.cassette_player.config().network_block.as_ref()?.check(request)?;
         Some(refusal.map(|body| ProxyBody::Played(Box::new(body))))
     }
 

@@ -29,8 +29,8 @@ use crate::{
     replay::{
         mcp::{Imported, Unrecorded, import, is_log},
         player::{
-            self, ConvertedFixtures, Counts, HttpLog, UnconvertibleRecords, aimock, http_log, is_aimock, is_http_log,
-            redact_cassette, redact_exchange, redact_named,
+            self, ConvertedFixtures, Counts, HttpLog, aimock, http_log, is_aimock, is_http_log, redact_cassette,
+            redact_exchange, redact_named,
         },
     },
     text::prompt::Tokenizer,
@@ -132,8 +132,7 @@ fn from_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitC
     let records = (&mut reader).collect::<Result<Vec<_>, TraceError>>()?;
     reader.warnings().iter().for_each(|warning| output::note(&format!("{warning}\n")));
     let rules = redaction::rules(&args.redaction)?;
-    let refused = if args.skip { UnconvertibleRecords::LeaveOut } else { UnconvertibleRecords::Stop };
-    let made = player::from_trace((reader.meta(), records), &rules, tokenizer, (&args.to, refused))?;
+    let made = player::from_trace((reader.meta(), records), &rules, tokenizer, (&args.to, args.skip))?;
     refuse_named(args, &made.refused)?;
     if made.records == 0 {
         return Ok(nothing_written(args));

@@ -15,7 +15,7 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// Reads the files again at SIGHUP, and when they change. Where one of them is wrong, what was read before stays.
 pub(in crate::cli) fn keep_reading(player: Option<&CassettePlayer>) -> Result<(), Failure> {
-    let Some(rules) = player.and_then(CassettePlayer::answers).cloned() else { return Ok(()) };
+    let Some(rules) = player.and_then(|player| player.config().answers.clone()) else { return Ok(()) };
     tokio::spawn(read_at_change(Arc::clone(&rules)));
     runtime::at_hangups(move || reload(&rules))
 }

@@ -39,7 +39,7 @@ impl Played {
     /// Sets the server's address, which calls of the wrapped command may have, and the URL that messages of misses name.
     pub(in crate::cli) fn serves_at(&self, own: SocketAddr, root: &str, admin: &AdminAt, admin_api: Option<&AdminApi>) {
         admin::name(&self.cassette_player, admin, admin_api, root);
-        self.cassette_player.network_block().into_iter().for_each(|block| block.serves_at(own));
+        self.cassette_player.config().network_block.iter().for_each(|block| block.serves_at(own));
     }
 
     /// Takes what names a cassette out of the arguments; `None` where nothing does.

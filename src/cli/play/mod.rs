@@ -125,7 +125,7 @@ fn serve(mut args: PlayArgs) -> Result<ExitCode, Failure> {
 fn configuration(args: PlayArgs, played: Option<&Played>, admin_at: &AdminAt) -> Result<Config, Failure> {
     let hash_key = args.hash_key_file.as_deref().map(HashKey::read).transpose()?;
     let cassette_player = played.map(|played| Arc::clone(&played.cassette_player));
-    let changed_pacing = cassette_player.as_ref().map(|player| player.changed_pacing()).unwrap_or_default();
+    let changed_pacing = played.map(|it| it.cassette_player.config().changed_pacing.clone()).unwrap_or_default();
     let admin = admin_at.beside();
     let config = Config { hash_key, cassette_player, changed_pacing, admin, ..config::config(args)? };
     if let Some(player) = &config.cassette_player {

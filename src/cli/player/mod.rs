@@ -32,12 +32,12 @@ use crate::{
     replay::{
         matching::{
             MinMatch,
-            requests::{AfterExhausted, MatchPolicy, OnExhausted},
+            requests::{MatchPolicy, OnExhausted},
         },
         mcp::OnNovel,
         player::{
-            COMPLETE_WITHIN, CassetteOutput, CassettePlayer, Fork, Mode, ModeExceptions, OnMiss, PlayerConfig,
-            RecordErrors, SecretHandling, ServerEnvironment, WrittenTimeline,
+            AnswerRules, COMPLETE_WITHIN, CassetteOutput, CassettePlayer, Fork, Mode, ModeExceptions, OnMiss,
+            PlayerConfig, RecordErrors, ServerEnvironment,
         },
     },
 };
@@ -99,11 +99,11 @@ pub(in crate::cli) fn cassette_player(
     let cassettes = if plays { files::load(&files, mode, &how)? } else { Vec::new() };
     let replaced = replaced(files.first().filter(|_| mode == Mode::Record))?;
     let old = cassettes.first().map(|cassette| cassette.header.clone()).or(replaced);
-    let timeline = if selection == ModeExceptions::None { WrittenTimeline::New } else { WrittenTimeline::Full };
+    let is_full = selection != ModeExceptions::None;
     let what = RedactWhat::of(settings.redaction)?;
     let top = || header(args, (settings.redaction, &what), old, (&settings.environment, settings.fork.as_ref()));
     tags(args, settings.redaction, write.as_ref())?;
-    let output = write.map(|(path, mode)| CassetteOutput { path, header: top(), mode, timeline });
+    let output = write.map(|(path, mode)| CassetteOutput { path, header: top(), mode, is_full });
     let mut config = PlayerConfig {
         matching: policy(args, &cassettes, settings.is_strict, settings.base.matching.min_match)?,
         match_command: matching::exec_command(&args.matching)?,
@@ -124,7 +124,7 @@ pub(in crate::cli) fn cassette_player(
         sessions_only,
         secrets: redaction::rules(settings.redaction)?,
         supplied: redaction::supplied(args.secrets.as_deref(), settings.redaction)?,
-        leaks: if args.allow_secrets { SecretHandling::Allowed } else { SecretHandling::Refused },
+        allows_secrets: args.allow_secrets,
         body_limit: crate::play::DEFAULT_BODY_LIMIT,
         cross_api: args.cross_api,
         network_block: args.block_network.then(Arc::default),
@@ -298,7 +298,7 @@ fn policy(
         chain: matching::of_cassettes(&args.matching, cassettes)?,
         min_match,
         on_exhausted: on_exhausted(args, is_strict),
-        after_exhausted: if args.loose_after_exhausted { AfterExhausted::Looser } else { AfterExhausted::Stop },
+        loose_after_exhausted: args.loose_after_exhausted,
         retries: args.retries,
         custom: None,
     })

@@ -83,7 +83,7 @@ pub(in crate::cli) fn serve(
         let (upstream, file) = (&config.upstream, config.trace_out.display());
         output::note(&format!("tap on {at} -> {upstream}{further}\ncassette {file}; Ctrl-C ends it\n"));
         let own = at.strip_prefix("http://").and_then(|own| own.parse().ok());
-        own.zip(cassette_player.network_block()).into_iter().for_each(|(own, block)| block.serves_at(own));
+        own.into_iter().zip(&cassette_player.config().network_block).for_each(|(own, block)| block.serves_at(own));
         let environment =
             child::ChildEnvironment { root: &at, key: None, is_beside_output: fork.is_some(), of_cassettes };
         let mut child = child::start(&command, &environment)?;

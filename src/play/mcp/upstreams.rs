@@ -79,10 +79,10 @@ impl RealServers {
     /// The servers of a player; `None` where there are none.
     pub(super) fn start(player: &Arc<CassettePlayer>) -> Result<Option<Self>, CassetteError> {
         let called = |endpoint: &_| {
-            Reached::Called(Box::new(NamedUpstream::new(NamedEndpoint::clone(endpoint), player.reach())))
+            Reached::Called(Box::new(NamedUpstream::new(NamedEndpoint::clone(endpoint), &player.config().reach)))
         };
-        let called = player.mcp_upstreams().iter().map(called);
-        let started = player.mcp_started().iter().map(|server| Reached::Started(Arc::clone(server)));
+        let called = player.config().mcp_upstreams.iter().map(called);
+        let started = player.config().mcp_started.iter().map(|server| Reached::Started(Arc::clone(server)));
         let slots = || Lock::new(BoundedCache::new(MOST_SESSIONS, 1));
         let server = |(place, reached)| RealServer { place, reached, slots: slots() };
         let servers: Vec<RealServer> = called.chain(started).enumerate().map(server).collect();

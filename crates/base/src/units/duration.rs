@@ -63,6 +63,12 @@ impl Millis {
         self.nanos().map(Duration::from_nanos)
     }
 
+    /// Milliseconds, to the microsecond.
+    #[must_use]
+    pub fn rounded(self) -> f64 {
+        (self.0 * 1e3).round() / 1e3
+    }
+
     /// As [`duration`](Millis::duration), in nanoseconds.
     #[must_use]
     pub fn nanos(self) -> Option<u64> {

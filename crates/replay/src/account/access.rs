@@ -108,10 +108,7 @@ impl Access {
     }
 }
 
-/// Checks that a body is JSON by its content type.
-///
-/// # Errors
-/// 415 where it is of another type, or of none.
+/// Checks that a body is JSON by its content type: 415 where it is of another type, or of none.
 pub(super) fn check_type(headers: &HeaderMap) -> Result<(), RefusedCall> {
     let sent = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = sent.split(';').next().unwrap_or_default().trim();

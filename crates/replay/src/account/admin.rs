@@ -1,10 +1,15 @@
 //! `/vcr/…`: what was served, for tests in any language.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::{
     Router,
-    extract::{FromRef, FromRequest, Path, Request, State},
+    extract::{FromRequest, Path, Request},
     routing::{any, delete, get, post},
 };
 use http::{Response, StatusCode};
@@ -15,7 +20,6 @@ use tower_service::Service;
 use super::{
     Access, Concern, Ledger, SessionRecording, UnknownConcern,
     access::check_type,
-    client_urls,
     http::{plain, read, whole},
 };
 use api::Query;
@@ -53,24 +57,18 @@ struct Desk {
     access: Access,
 }
 
-impl FromRef<Desk> for Arc<dyn Ledger> {
-    fn from_ref(desk: &Desk) -> Self {
-        Self::clone(&desk.ledger)
-    }
-}
-
 /// The routes of `/vcr/…`. The extractor of every handler checks the caller.
 pub fn router(ledger: Arc<dyn Ledger>, access: Access) -> Router {
     Router::new()
-        .route("/vcr/report", get(report))
+        .route("/vcr/report", get(|it: AdminRequest| async move { ok(&it.ledger.report(it.session()).json(&[])) }))
         .route("/vcr/verify", post(verify))
         .route("/vcr/unconsumed", get(unconsumed))
-        .route("/vcr/misses", get(misses))
+        .route("/vcr/misses", get(|it: AdminRequest| async move { ok(&it.ledger.misses(it.session()).into()) }))
         .route("/vcr/misses/{number}", get(miss))
-        .route("/vcr/requests", get(requests))
+        .route("/vcr/requests", get(|it: AdminRequest| async move { ok(&it.ledger.requests(it.session()).into()) }))
         .route("/vcr/clock", get(clock))
         .route("/vcr/reset", post(reset))
-        .route("/vcr/records", get(records))
+        .route("/vcr/records", get(|it: AdminRequest| async move { ok(&it.ledger.records(it.session()).into()) }))
         .route("/vcr/records/{index}", get(record))
         .route("/vcr/sessions", get(sessions).post(open))
         .route("/vcr/sessions/{name}", delete(end))
@@ -82,9 +80,10 @@ pub fn router(ledger: Arc<dyn Ledger>, access: Access) -> Router {
 
 type AdminResponse = Response<ResponseBody>;
 
-/// The session that a request is about, all of them without one, what becomes of what it recorded, and the body: a JSON object, or
-/// null for none.
+/// A call that was let in: the session that it is about, all of them without one, what becomes of what that recorded, and the body: a
+/// JSON object, or null for none.
 struct AdminRequest {
+    ledger: Arc<dyn Ledger>,
     session: Option<String>,
     recorded: SessionRecording,
     body: Value,
@@ -101,7 +100,10 @@ impl FromRequest<Desk> for AdminRequest {
         if !body.is_empty() {
             check_type(&parts.headers).map_err(refused)?;
         }
-        let body = value_of(&String::from_utf8_lossy(&body));
+        let body = match String::from_utf8_lossy(&body) {
+            none if none.is_empty() => Value::Null,
+            text => serde_json::from_str(&text).unwrap_or_else(|_| Value::from(text)),
+        };
         let query = Query::new(parts.uri.query());
         let named = |name| query.all(name).pop().or_else(|| body.get(name).and_then(Value::as_str)).map(str::to_owned);
         let (session, recorded) = (named("session"), named("recorded"));
@@ -112,7 +114,7 @@ impl FromRequest<Desk> for AdminRequest {
         }
         match session.as_deref().filter(|name| !ledger.knows(name)) {
             Some(name) => Err(wrong(&**ledger, StatusCode::NOT_FOUND, &format!("no such session: {name}"))),
-            None => Ok(Self { session, recorded, body }),
+            None => Ok(Self { ledger: Arc::clone(ledger), session, recorded, body }),
         }
     }
 }
@@ -123,104 +125,72 @@ impl AdminRequest {
     }
 }
 
-/// JSON where it is, else text; null for none.
-fn value_of(text: &str) -> Value {
-    match text.is_empty() {
-        true => Value::Null,
-        false => serde_json::from_str(text).unwrap_or_else(|_| Value::from(text)),
-    }
+async fn unconsumed(it: AdminRequest) -> AdminResponse {
+    ok(&it.ledger.report(it.session()).unconsumed().into())
 }
 
-async fn report(State(ledger): State<Arc<dyn Ledger>>, requested: AdminRequest) -> AdminResponse {
-    ok(&ledger.report(requested.session()).json(&[]))
-}
-
-async fn unconsumed(State(ledger): State<Arc<dyn Ledger>>, requested: AdminRequest) -> AdminResponse {
-    ok(&ledger.report(requested.session()).unconsumed().into())
-}
-
-async fn misses(State(ledger): State<Arc<dyn Ledger>>, requested: AdminRequest) -> AdminResponse {
-    ok(&ledger.misses(requested.session()).into())
-}
-
-async fn miss(State(ledger): State<Arc<dyn Ledger>>, Path(number): Path<String>, _: AdminRequest) -> AdminResponse {
-    let found = number.parse::<u64>().ok().and_then(|number| ledger.miss(number));
+async fn miss(Path(number): Path<String>, it: AdminRequest) -> AdminResponse {
+    let found = number.parse::<u64>().ok().and_then(|number| it.ledger.miss(number));
     found.map_or_else(|| error(StatusCode::NOT_FOUND, "no such miss"), |miss| ok(&miss))
 }
 
-async fn requests(State(ledger): State<Arc<dyn Ledger>>, requested: AdminRequest) -> AdminResponse {
-    ok(&ledger.requests(requested.session()).into())
-}
-
 /// The time of the recording, also in seconds since 1970 for programs that freeze their clock there.
-async fn clock(State(ledger): State<Arc<dyn Ledger>>, requested: AdminRequest) -> AdminResponse {
-    let base_time = ledger.clock(requested.session());
+async fn clock(it: AdminRequest) -> AdminResponse {
+    let base_time = it.ledger.clock(it.session());
     let parsed = base_time.as_deref().and_then(|time| OffsetDateTime::parse(time, &Rfc3339).ok());
     ok(&json!({"base_time": base_time, "unix": parsed.map(OffsetDateTime::unix_timestamp)}))
 }
 
-async fn verify(State(ledger): State<Arc<dyn Ledger>>, requested: AdminRequest) -> AdminResponse {
-    let named = requested.body.get("fail_on").and_then(Value::as_array);
+async fn verify(it: AdminRequest) -> AdminResponse {
+    let named = it.body.get("fail_on").and_then(Value::as_array);
     let concerns: Result<Vec<Concern>, UnknownConcern> = match named {
         None => Ok(vec![Concern::Miss, Concern::Unconsumed]),
         Some(names) => names.iter().map(|name| name.as_str().unwrap_or_default().parse()).collect(),
     };
     let concerns = match concerns {
         Ok(concerns) => concerns,
-        Err(unknown) => return wrong(&*ledger, StatusCode::BAD_REQUEST, &unknown.to_string()),
+        Err(unknown) => return wrong(&*it.ledger, StatusCode::BAD_REQUEST, &unknown.to_string()),
     };
-    let report = ledger.report(requested.session()).of_now();
+    let report = it.ledger.report(it.session()).of_now();
     let status = if report.failing(&concerns).is_empty() { 200 } else { 409 };
     whole(status, "application/json", report.json(&concerns).to_string())
 }
 
-async fn reset(State(ledger): State<Arc<dyn Ledger>>, requested: AdminRequest) -> AdminResponse {
-    let session = requested.session();
-    if session.is_none() && requested.body.as_object().is_some_and(|body| !body.is_empty()) {
+async fn reset(it: AdminRequest) -> AdminResponse {
+    let session = it.session();
+    if session.is_none() && it.body.as_object().is_some_and(|body| !body.is_empty()) {
         return error(
             StatusCode::BAD_REQUEST,
             "a reset takes a session and nothing else; without one it is of all sessions",
         );
     }
-    ledger.reset(session);
+    it.ledger.reset(session);
     ok(&json!({"reset": session.map_or(json!("all"), Value::from)}))
 }
 
-async fn records(State(ledger): State<Arc<dyn Ledger>>, requested: AdminRequest) -> AdminResponse {
-    ok(&ledger.records(requested.session()).into())
-}
-
-async fn record(
-    State(ledger): State<Arc<dyn Ledger>>,
-    Path(index): Path<String>,
-    requested: AdminRequest,
-) -> AdminResponse {
-    let found = index.parse::<usize>().ok().and_then(|index| ledger.record(index, requested.session()));
+async fn record(Path(index): Path<String>, it: AdminRequest) -> AdminResponse {
+    let found = index.parse::<usize>().ok().and_then(|index| it.ledger.record(index, it.session()));
     found.map_or_else(|| error(StatusCode::NOT_FOUND, "no such record"), |record| ok(&record))
 }
 
-async fn sessions(State(ledger): State<Arc<dyn Ledger>>, _: AdminRequest) -> AdminResponse {
+async fn sessions(AdminRequest { ledger, .. }: AdminRequest) -> AdminResponse {
     ok(&ledger.sessions().iter().map(|name| shown_session(&*ledger, name)).collect())
 }
 
 /// Opens a session; its files are read on a thread where they hold up no request.
-async fn open(State(ledger): State<Arc<dyn Ledger>>, requested: AdminRequest) -> AdminResponse {
+async fn open(AdminRequest { ledger, body, .. }: AdminRequest) -> AdminResponse {
     let opening = Arc::clone(&ledger);
-    match tokio::task::spawn_blocking(move || opening.open(&requested.body)).await {
+    match tokio::task::spawn_blocking(move || opening.open(&body)).await {
         Ok(Ok(name)) => whole(201, "application/json", shown_session(&*ledger, &name).to_string()),
         Ok(Err(why)) => wrong(&*ledger, StatusCode::BAD_REQUEST, &why),
         Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "the session could not be opened"),
     }
 }
 
-async fn end(
-    State(ledger): State<Arc<dyn Ledger>>,
-    Path(name): Path<String>,
-    requested: AdminRequest,
-) -> AdminResponse {
+async fn end(Path(name): Path<String>, AdminRequest { ledger, recorded, .. }: AdminRequest) -> AdminResponse {
     let report = ledger.report(Some(&name));
     let ending = Arc::clone(&ledger);
-    match tokio::task::spawn_blocking(move || ending.end(&name, requested.recorded)).await {
+    match tokio::task::spawn_blocking(move || ending.end(&name, recorded)).await {
         Ok(Ok(true)) => ok(&report.json(&[])),
         Ok(Ok(false)) => error(StatusCode::NOT_FOUND, "no such session"),
         Ok(Err(why)) => wrong(&*ledger, StatusCode::INTERNAL_SERVER_ERROR, &why),
@@ -240,6 +210,31 @@ fn shown_session(ledger: &dyn Ledger, name: &str) -> Value {
     let root = format!("/vcr/s/{name}");
     let base_url = format!("{root}/v1");
     json!({"name": name, "base_url": base_url, "env": client_urls(&root, &ledger.upstreams(name))})
+}
+
+/// Returns the environment variables in which clients' libraries look for a server, with the URLs below `root`, which has no `/` at its
+/// end. Each of the `upstreams` is at a URL of its own, `VLLM_VCR_URL_NAME`; those called `openai` and `anthropic` are what the clients of these find.
+#[must_use]
+pub fn client_urls(root: &str, upstreams: &BTreeSet<String>) -> BTreeMap<String, String> {
+    let of = |name: &str| match upstreams.contains(name) {
+        true => format!("{root}/vcr/u/{name}"),
+        false => root.to_owned(),
+    };
+    let openai = format!("{}/v1", of("openai"));
+    let usual = [
+        ("OPENAI_BASE_URL", openai.clone()),
+        ("OPENAI_API_BASE", openai),
+        ("ANTHROPIC_BASE_URL", of("anthropic")),
+        ("VLLM_VCR_URL", root.to_owned()),
+    ];
+    let usual = usual.map(|(name, url)| (name.to_owned(), url));
+    let named = upstreams.iter().map(|name| (format!("VLLM_VCR_URL_{}", variable(name)), of(name)));
+    usual.into_iter().chain(named).collect()
+}
+
+fn variable(name: &str) -> String {
+    let word = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_uppercase() } else { '_' };
+    name.chars().map(word).collect()
 }
 
 /// An error that repeats something of the request, without the secrets in it.

@@ -5,8 +5,6 @@
 
 mod access;
 mod admin;
-mod client_urls;
-mod concern;
 pub mod http;
 mod journal;
 mod misses;
@@ -23,13 +21,13 @@ use serde_json::Value;
 
 pub use self::{
     access::{Access, AdminToken},
-    admin::{Admin, router, serve},
-    client_urls::client_urls,
-    concern::{Concern, UnknownConcern},
+    admin::{Admin, client_urls, router, serve},
     journal::{Journal, JournalEntry, LARGEST_BODY},
     misses::KeptMisses,
     network_block::NetworkBlock,
-    report::{EarlierReports, EnvironmentChange, Matching, Report, SessionReport, UnusedRecord},
+    report::{
+        Concern, EarlierReports, EnvironmentChange, Matching, Report, SessionReport, UnknownConcern, UnusedRecord,
+    },
     session::{
         DEFAULT_SESSION, SessionNameError, SessionRecording, UpstreamName, UpstreamNameError, enter, is_upstream_name,
         session_name, session_of, upstream_of,

@@ -5,13 +5,59 @@ mod session;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    str::FromStr,
 };
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 pub use self::session::{Matching, SessionReport};
-use super::Concern;
 use base::one_line::{counted, one_line};
+
+base::named! {
+    /// Something that can be asked to be a failure.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum Concern {
+        /// A request without a record.
+        Miss = "miss",
+        /// A request to a session whose cassette does not exist.
+        NoCassette = "no_cassette",
+        /// A record without a request, of a session or a group that has begun.
+        Unconsumed = "unconsumed",
+        /// A record that no session was served.
+        UnconsumedAll = "unconsumed=all",
+        /// A record that was served again because no other was left.
+        Exhausted = "exhausted",
+        /// A record that answered another request than it was recorded for.
+        Loose = "loose",
+        /// An engine, a tokenizer, a tool or the structure of an answer that is not as it was recorded.
+        Drift = "drift",
+        /// A text of an answer that is not as it was recorded, where answers are compared.
+        Text = "text",
+        /// A call of the wrapped command to another server, which was refused.
+        Blocked = "blocked",
+        /// An answer with a placeholder, since no value was known for it.
+        Placeholder = "placeholder",
+    }
+}
+
+/// A text that names no concern.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is none of miss, no_cassette, unconsumed, unconsumed=all, exhausted, loose, drift, text, blocked, placeholder"
+)]
+pub struct UnknownConcern(String);
+
+impl FromStr for Concern {
+    type Err = UnknownConcern;
+
+    fn from_str(text: &str) -> Result<Self, UnknownConcern> {
+        Self::ALL
+            .into_iter()
+            .find(|concern| concern.name() == text.trim())
+            .ok_or_else(|| UnknownConcern(text.to_owned()))
+    }
+}
 
 /// Report of all sessions.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -39,7 +85,7 @@ pub struct Report {
 }
 
 /// A record that was served in no session, as `cassette prune` takes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct UnusedRecord {
     /// The cassette's path.
     pub cassette: String,
@@ -51,14 +97,8 @@ pub struct UnusedRecord {
     pub request: String,
 }
 
-impl UnusedRecord {
-    fn json(&self) -> Value {
-        json!({"cassette": self.cassette, "record": self.record, "line": self.line, "request": self.request})
-    }
-}
-
 /// Something that is not as it was recorded.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EnvironmentChange {
     /// The cassette that differs.
     pub cassette: String,
@@ -68,13 +108,6 @@ pub struct EnvironmentChange {
     pub recorded: String,
     /// As it is.
     pub now: String,
-}
-
-impl EnvironmentChange {
-    /// For programs.
-    pub(crate) fn json(&self) -> Value {
-        json!({"cassette": self.cassette, "what": self.what, "recorded": self.recorded, "now": self.now})
-    }
 }
 
 impl fmt::Display for EnvironmentChange {
@@ -143,9 +176,8 @@ impl Report {
             sessions.iter().map(|(name, session)| (name.clone(), session.json())).collect()
         };
         let failing: Vec<&str> = self.failing(concerns).into_iter().map(Concern::name).collect();
-        let report = json!({"sessions": of(&self.sessions), "edited": self.edited,
-            "unused": self.unused.iter().map(UnusedRecord::json).collect::<Vec<_>>(), "passed": self.passed, "failing": failing,
-            "environment": self.environment.iter().map(EnvironmentChange::json).collect::<Vec<_>>()});
+        let report = json!({"sessions": of(&self.sessions), "edited": self.edited, "unused": self.unused,
+            "passed": self.passed, "failing": failing, "environment": self.environment});
         let further = [
             ("earlier", (!self.earlier.is_empty()).then(|| of(&self.earlier).into())),
             ("ended", (self.ended > 0).then(|| self.ended.into())),
@@ -221,7 +253,7 @@ pub struct EarlierReports {
 impl EarlierReports {
     /// Keeps what failed in a session. One in which nothing did leaves nothing.
     pub fn keep(&mut self, name: &str, mut report: SessionReport) {
-        if !report.has_failures() {
+        if report.failing(&Concern::ALL).is_empty() {
             return;
         }
         report.unconsumed.clone_from(&report.begun_unconsumed);

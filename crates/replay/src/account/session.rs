@@ -56,10 +56,7 @@ impl FromStr for SessionRecording {
 /// # Errors
 /// When no session can have it.
 pub fn session_name(name: &str, secrets: &RedactionRules) -> Result<String, SessionNameError> {
-    let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
-    // Clients take a path of dots for another path.
-    let is_dots = name.bytes().all(|byte| byte == b'.');
-    if !is_word || is_dots || name.len() > LONGEST_NAME {
+    if !is_upstream_name(name) {
         return Err(SessionNameError::Form);
     }
     match name != DEFAULT_SESSION && Redactor::new(secrets).text(name).is_some() {
@@ -121,10 +118,11 @@ pub fn upstream_of(extensions: &http::Extensions) -> Result<Option<&str>, Upstre
     if is_upstream_name(name) { Ok(Some(name)) } else { Err(UpstreamNameError) }
 }
 
-/// Returns whether an upstream may have this name.
+/// Returns whether an upstream may have this name, or a session.
 #[must_use]
 pub fn is_upstream_name(name: &str) -> bool {
     let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
+    // Clients take a path of dots for another path.
     is_word && name.bytes().any(|byte| byte != b'.') && name.len() <= LONGEST_NAME
 }
 

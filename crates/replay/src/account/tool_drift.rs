@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use base::one_line::{counted, one_line};
@@ -91,8 +92,11 @@ impl ToolDrift {
     }
 }
 
+/// Answers whose differences are kept.
+const MOST_ANSWERS: usize = 100;
+
 /// Comparison of answers with recorded ones.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct AnswerComparison {
     /// Answers that were compared.
     pub answers: u64,
@@ -105,11 +109,6 @@ pub struct AnswerComparison {
 }
 
 impl AnswerComparison {
-    /// For programs.
-    pub(super) fn json(&self) -> Value {
-        json!({"answers": self.answers, "structure": self.structure, "text": self.text, "changes": self.changes})
-    }
-
     /// For people.
     pub(super) fn text(&self) -> String {
         let Self { answers, structure, text, changes } = self;
@@ -126,12 +125,13 @@ impl AnswerComparison {
         lines
     }
 
-    /// Adds what was compared elsewhere.
-    pub fn add(&mut self, other: Self) {
+    /// Adds what was compared elsewhere; of answers that changed the first ones are kept.
+    pub(crate) fn add(&mut self, other: Self) {
         self.answers += other.answers;
         self.structure += other.structure;
         self.text += other.text;
-        self.changes.extend(other.changes);
+        let room = MOST_ANSWERS.saturating_sub(self.changes.len());
+        self.changes.extend(other.changes.into_iter().take(room));
     }
 }
 

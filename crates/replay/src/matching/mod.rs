@@ -24,13 +24,12 @@ mod trie;
 
 use std::ops::Range;
 
-pub use crate::matching::query::{MissReason, Nearest, PromptMiss};
 pub use consumption::Consumption;
 use consumption::{CandidateScope, LeafPlaces};
 pub use continuation::BegunRecord;
 use continuation::PromptEnds;
 use family::Families;
-pub use query::{Keys, MatchQuery, RecordSelection, WholePrompt};
+pub use query::{Keys, MatchQuery, MissReason, Nearest, PromptMiss, RecordSelection, WholePrompt};
 pub use rules::{MatchBy, MatchRules, MinMatch, MinMatchError, OnExhausted};
 use trie::{Builder, LongestPrefix, Trie, TriePrompt};
 

@@ -111,7 +111,7 @@ impl OnExhausted {
 }
 
 /// Rules by which the records of a trace are found.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MatchRules {
     /// The ways, tried in order.
     pub order: Vec<MatchBy>,
@@ -129,13 +129,7 @@ impl MatchRules {
     /// The usual rules, with these ways.
     #[must_use]
     pub fn by(order: &[MatchBy]) -> Self {
-        Self {
-            order: order.to_vec(),
-            least: MinMatch::default(),
-            on_exhausted: None,
-            loose_after_exhausted: false,
-            by_model: false,
-        }
+        Self { order: order.to_vec(), ..Self::default() }
     }
 
     /// Changes the hashes of a model's prompts, so that those of others are not met; 0 where models do not count.

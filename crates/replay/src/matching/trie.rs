@@ -18,7 +18,7 @@ const ROOT: u32 = 0;
 const NONE: u32 = u32::MAX;
 
 /// Finds the records that share the most of a prompt.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Trie {
     hashes: Vec<u64>,
     nodes: Vec<TrieNode>,
@@ -150,13 +150,7 @@ struct Links {
 impl Builder {
     /// For records numbered below `records`.
     pub(super) fn new(records: usize) -> Self {
-        let root = TrieNode::new(0..0, NONE);
-        let trie = Trie {
-            hashes: Vec::new(),
-            nodes: vec![root],
-            by_first_hash: ByHash::default(),
-            by_prompt_hash: ByHash::default(),
-        };
+        let trie = Trie { nodes: vec![TrieNode::new(0..0, NONE)], ..Trie::default() };
         Self { trie, links: vec![Links::NOTHING], next_record: vec![NONE; records] }
     }
 

@@ -29,7 +29,7 @@ pub use self::{
 use self::{
     checks::{check_modern, is_modern},
     parameters::Parameters,
-    reply::{Own, refused, whole},
+    reply::{refused, whole},
     sessions::{McpConnection, Sessions},
 };
 use super::{
@@ -121,7 +121,7 @@ impl McpEndpoint {
     #[must_use]
     pub fn is_heavy(&self) -> bool {
         // What is made up may be drawn by a schema.
-        self.index.bytes() > HEAVY || self.policy.on_novel == OnNovel::Stub
+        self.index.bytes > HEAVY || self.policy.on_novel == OnNovel::Stub
     }
 
     /// Answers a POST.
@@ -136,17 +136,15 @@ impl McpEndpoint {
             Err(reply) => return reply.into(),
         };
         let Some(connection) = self.sessions.lock().connection(&key) else { return no_session().into() };
-        let (mut own, mut deliveries) = (Own::default(), Vec::new());
-        let (deadline, bytes, opening, (journal, served)) = {
-            let mut connection = connection.lock();
-            let requested = connection.session.asks;
-            let steps = connection.session.take(sender.stream, Ok(line), sender.now);
-            connection.sort(steps, sender.stream, &mut own, &mut deliveries);
-            let has_asked = connection.session.asks > requested;
-            let deadline = has_asked.then(|| sender.now.saturating_add(self.policy.reply_within));
-            let opening = own.is_forwarded.then(|| connection.session.opening().clone());
-            (deadline, connection.bytes(), opening, connection.session.take_journal())
-        };
+        let mut connection = connection.lock();
+        let requested = connection.session.asks;
+        let steps = connection.session.take(sender.stream, Ok(line), sender.now);
+        let (own, deliveries) = connection.sort(steps, sender.stream);
+        let has_asked = connection.session.asks > requested;
+        let deadline = has_asked.then(|| sender.now.saturating_add(self.policy.reply_within));
+        let opening = own.is_forwarded.then(|| connection.session.opening().clone());
+        let (bytes, (journal, served)) = (connection.bytes(), connection.session.take_journal());
+        drop(connection);
         let is_modern = key.is_modern();
         self.sessions.lock().weigh(&key, bytes);
         let session = begun.then(|| sender.fresh.to_owned());
@@ -208,11 +206,9 @@ impl McpEndpoint {
     /// Goes on without the replies of a session that are due by now.
     pub fn expire(&self, key: &SessionKey, now: Duration) -> Vec<StreamMessage> {
         let Some(connection) = self.sessions.lock().connection(key) else { return Vec::new() };
-        let (mut own, mut deliveries) = (Own::default(), Vec::new());
         let mut connection = connection.lock();
         let steps = connection.session.expire(now);
-        connection.sort(steps, u64::MAX, &mut own, &mut deliveries);
-        deliveries
+        connection.sort(steps, u64::MAX).1
     }
 
     /// Notes that a client has closed a stream.
@@ -306,7 +302,7 @@ impl McpEndpoint {
 fn shown((records, at): (&RecordIndex, usize), indexed: &IndexedRecord, index: usize, served: usize) -> Value {
     let route = format!("POST {}", McpCall::path(&indexed.record.server));
     let method = indexed.record.method.as_str();
-    let boundary = records.requests().identity(at).map(|identity| &*identity.boundary);
+    let boundary = records.requests.identity(at).map(|identity| &*identity.boundary);
     json!({"index": index, "record": indexed.name(), "line": indexed.line, "at": boundary, "route": route, "method": method,
         "served": served})
 }

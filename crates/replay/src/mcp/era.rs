@@ -32,10 +32,7 @@ pub(super) enum Era {
 }
 
 impl Era {
-    /// The era of a request by its own version.
-    ///
-    /// # Errors
-    /// With the response, where no such version is served.
+    /// The era of a request by its own version; the error is the response where no such version is served.
     pub(super) fn of(id: &Id, params: &Value) -> Result<Self, Value> {
         let Some(version) = params.get("_meta").and_then(|meta| meta.get(VERSION)) else { return Ok(Self::Legacy) };
         match version.as_str() {

@@ -32,16 +32,11 @@ impl LineSplitter {
         while let Some(end) = memchr::memchr(b'\n', rest) {
             let (line, after) = rest.split_at(end);
             self.add(line);
-            read_lines.extend(self.end());
+            read_lines.extend(self.finish());
             rest = after.get(1..).unwrap_or_default();
         }
         self.add(rest);
         read_lines
-    }
-
-    /// Gives the line that the stream ended in.
-    pub fn finish(&mut self) -> Option<ReadLine> {
-        self.end()
     }
 
     /// Notes that bytes are missing here: the line that they were in is lost.
@@ -61,7 +56,8 @@ impl LineSplitter {
         }
     }
 
-    fn end(&mut self) -> Option<ReadLine> {
+    /// Gives the line that ends here, as the stream does.
+    pub fn finish(&mut self) -> Option<ReadLine> {
         let is_first = !std::mem::replace(&mut self.is_begun, true);
         if std::mem::take(&mut self.is_lost) {
             return Some(ReadLine::Lost);

@@ -68,9 +68,6 @@ pub(super) enum RpcLine {
 
 impl RpcLine {
     /// Reads a line: JSON, of no deeper nesting than 128. Integers beyond 64 bits become text.
-    ///
-    /// # Errors
-    /// When it is no JSON, or no message.
     pub(super) fn read(line: &[u8]) -> Result<Self, Malformed> {
         let no_json = Malformed { code: PARSE_ERROR, why: "the message is not JSON", id: None };
         let text = std::str::from_utf8(line).map_err(|_| no_json.clone())?;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{
     message::{Id, error},
@@ -113,9 +113,7 @@ impl McpMiss<'_> {
 
     /// A record's name without folders, as `time.yaml#3`.
     fn name(&self, at: usize) -> String {
-        let Some(indexed) = self.record(at) else { return String::new() };
-        let file = Path::new(&*indexed.file).file_name().unwrap_or_default();
-        format!("{}#{}", file.to_string_lossy(), indexed.id)
+        self.record(at).map(IndexedRecord::short_name).unwrap_or_default()
     }
 
     /// The file of the records, as far as there is only one.
@@ -128,7 +126,7 @@ impl McpMiss<'_> {
     /// The record that is most like the request beside it, where none is of it.
     pub(super) fn comparison(&self) -> Option<Comparison> {
         let Why::NoMatch(Some(at)) = self.why else { return None };
-        let (indexed, recorded) = (self.record(at)?, self.index.requests().identity(at)?);
+        let (indexed, recorded) = (self.record(at)?, self.index.requests.identity(at)?);
         let found = differences(&recorded.fields, &self.identity.fields);
         let (name, file, is_consumed) = (self.name(at), &*indexed.file, self.is_consumed);
         let place = RecordLocation { name, file, id: indexed.id, line: indexed.line, is_consumed };
@@ -183,8 +181,8 @@ impl McpMiss<'_> {
     }
 
     fn command(&self) -> String {
-        if let Some(command) = self.index.command() {
-            return command.to_owned();
+        if let Some(command) = &self.index.command {
+            return command.to_string();
         }
         let file = self.record(0).map(|first| Path::new(&*first.file)).filter(|_| self.file().is_some());
         let short = |path: &Path| Some(in_shell(&path.to_string_lossy())).filter(|name| name.len() <= LONGEST_PATH);
@@ -206,7 +204,13 @@ impl McpMiss<'_> {
             "received": short(&self.identity.fields), "received_key": self.identity.key.to_string()});
         let Some(fields) = detail.as_object_mut() else { return detail };
         match &self.why {
-            Why::NoMatch(_) => self.closest.iter().for_each(|found| add_closest(fields, found)),
+            Why::NoMatch(_) => {
+                if let Some(found) = &self.closest {
+                    fields.insert("closest".to_owned(), found.record.clone());
+                    fields.insert("diffs".to_owned(), found.json());
+                    fields.insert("diffs_total".to_owned(), found.total.into());
+                }
+            }
             Why::Era(at, why) => {
                 fields.insert("why".to_owned(), (*why).into());
                 fields.insert("record".to_owned(), self.record(*at).map(|indexed| indexed.id).into());
@@ -221,12 +225,6 @@ impl McpMiss<'_> {
         }
         detail
     }
-}
-
-fn add_closest(fields: &mut Map<String, Value>, found: &Comparison) {
-    fields.insert("closest".to_owned(), found.record.clone());
-    fields.insert("diffs".to_owned(), found.json());
-    fields.insert("diffs_total".to_owned(), found.total.into());
 }
 
 /// The value, or as much of its text as errors may have.

@@ -7,13 +7,17 @@
 
 mod http_exchanges;
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    ops::AddAssign,
+};
 
 use serde_json::{Map, Value};
 use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
 
 pub use self::http_exchanges::{FinishedExchange, MessageOrigin};
 use super::message::{Id, Malformed, RpcLine, RpcMessage};
+use base::units::Millis;
 use recording::{
     cassette::{AnswerContent, Moment, RecordedExchange, Sidecar},
     mcp::{Broken, McpEvent, McpRecord},
@@ -45,6 +49,14 @@ pub struct Unrecorded {
     pub early: u64,
 }
 
+impl AddAssign for Unrecorded {
+    fn add_assign(&mut self, other: Self) {
+        self.unreadable += other.unreadable;
+        self.unmatched += other.unmatched;
+        self.early += other.early;
+    }
+}
+
 /// Puts the messages of one connection together.
 #[derive(Debug)]
 pub struct Observer {
@@ -65,7 +77,7 @@ pub struct Observer {
     is_ordered: bool,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct McpExchange {
     number: u64,
     http_exchange: Option<u64>,
@@ -241,13 +253,9 @@ impl Observer {
             number,
             http_exchange: origin.http_exchange,
             record: McpRecord { server, method, params, ..McpRecord::default() },
-            token: None,
             begun: origin.at,
-            times: Vec::new(),
-            wants_answer: false,
-            is_cancelled: false,
-            open_asks: 0,
             weight,
+            ..McpExchange::default()
         });
         number
     }
@@ -352,8 +360,8 @@ impl Observer {
         let ms = answered.and_then(|at| times.get(at)).or(times.last()).copied().unwrap_or_default();
         let record = record.record();
         let has_events = matches!(record.answer.content, AnswerContent::Events(_));
-        let events = times.iter().filter(|_| has_events).map(|ms| Moment(rounded(*ms), None, None)).collect();
-        let side = Sidecar { recorded_at, ms: rounded(ms), events, ..Sidecar::default() };
+        let events = times.iter().filter(|_| has_events).map(|ms| Moment(Millis(*ms).rounded(), None, None)).collect();
+        let side = Sidecar { recorded_at, ms: Millis(ms).rounded(), events, ..Sidecar::default() };
         FinishedExchange { http_exchange, weight, exchange: RecordedExchange { record, side, is_retry: false } }
     }
 }
@@ -361,10 +369,6 @@ impl Observer {
 /// The reason for which a request has no answer where this side ended.
 fn broken_by(left: Sender) -> Broken {
     if left == Sender::Server { Broken::ServerEnded } else { Broken::Cancelled }
-}
-
-fn rounded(ms: f64) -> f64 {
-    (ms * 1e3).round() / 1e3
 }
 
 #[cfg(test)]

@@ -76,15 +76,17 @@ pub struct RecordIndex {
     server: String,
     records: Vec<IndexedRecord>,
     /// What counts of their requests, by the same places.
-    requests: CassetteIndex,
+    pub(crate) requests: CassetteIndex,
     /// Whether any request has secrets that were taken out.
     has_placeholders: bool,
     rules: ParamRules,
     secrets: RedactionRules,
-    plans: Arc<ValuePlans>,
+    /// The plans by which values are put back.
+    pub(super) plans: Arc<ValuePlans>,
     /// The command that records what is missing, where it is of more than this server.
-    command: Option<Arc<str>>,
-    bytes: usize,
+    pub(super) command: Option<Arc<str>>,
+    /// Bytes of what was recorded, about.
+    pub(super) bytes: usize,
 }
 
 /// A record that cannot be played.
@@ -114,15 +116,6 @@ impl RecordIndex {
         Self { command, ..self }
     }
 
-    pub(super) fn command(&self) -> Option<&str> {
-        self.command.as_deref()
-    }
-
-    /// The plans by which values are put back.
-    pub(super) fn plans(&self) -> &ValuePlans {
-        &self.plans
-    }
-
     /// Adds the records of its server in a cassette, which has this place and name; other records are left out.
     ///
     /// # Errors
@@ -147,11 +140,6 @@ impl RecordIndex {
         let indexed = IndexedRecord { record, id, cassette, line, file, group };
         self.bytes += indexed.record.bytes();
         self.records.push(indexed);
-    }
-
-    /// Bytes of what was recorded, about.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
     }
 
     /// The records that have to be asked for and were not served.
@@ -225,11 +213,6 @@ impl RecordIndex {
         &self.records
     }
 
-    /// What counts of the records' requests, by the same places.
-    pub(crate) fn requests(&self) -> &CassetteIndex {
-        &self.requests
-    }
-
     /// The records of a key, in order.
     pub(crate) fn of_key(&self, key: CanonicalKey) -> &[usize] {
         self.requests.of_key(key)
@@ -243,11 +226,6 @@ impl RecordIndex {
     pub(crate) fn sessions(&self) -> u64 {
         let begun = self.records.iter().filter(|indexed| indexed.record.method == "initialize").count();
         begun.max(1) as u64
-    }
-
-    /// Whether the beginning of a connection was recorded.
-    pub(crate) fn has_handshake(&self) -> bool {
-        self.has_method("initialize") || self.has_method("server/discover")
     }
 
     pub(crate) fn has_method(&self, method: &str) -> bool {
@@ -268,10 +246,7 @@ impl RecordIndex {
     }
 }
 
-/// Reads a record of MCP; `None` for others.
-///
-/// # Errors
-/// When it is none, although it looks like one.
+/// Reads a record of MCP; `None` for others, an error for one that only looks like one.
 pub(super) fn read(file: &str, source: &CassetteRecord) -> Result<Option<McpRecord>, McpRecordError> {
     let wrong = |why| McpRecordError { file: file.to_owned(), line: source.line, why };
     McpRecord::read(source).transpose().map_err(wrong)

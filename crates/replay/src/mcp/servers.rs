@@ -14,10 +14,7 @@ pub struct Servers(BTreeMap<String, Arc<McpEndpoint>>);
 
 impl Servers {
     /// Makes the servers of which cassettes have records, and those of these names, which answer what was not recorded themselves; from
-    /// indexes that are new.
-    ///
-    /// # Errors
-    /// When one of them is no record of an MCP server, although it looks like one.
+    /// indexes that are new. The error is a record that only looks like one of MCP.
     pub(crate) fn new(
         (cassettes, names): (&[Cassette], &[String]),
         new: impl Fn(&str) -> RecordIndex,

@@ -63,20 +63,26 @@ pub struct SentMessage {
     pub is_unsolicited: bool,
 }
 
-/// Steps because of one message, and the stream that brought it.
+/// Steps because of one message, the stream that brought it, and when.
 #[derive(Debug)]
 struct MessageSteps {
     stream: u64,
+    now: Duration,
     steps: Vec<SessionStep>,
 }
 
 impl MessageSteps {
-    fn new(stream: u64) -> Self {
-        Self { stream, steps: Vec::new() }
+    fn new(stream: u64, now: Duration) -> Self {
+        Self { stream, now, steps: Vec::new() }
+    }
+
+    /// Sends a message of a request without its answer, or the answer.
+    fn send(&mut self, message: Value) {
+        self.steps.push(SessionStep::Send(SentMessage { stream: self.stream, message, is_unsolicited: false }));
     }
 
     fn answer(&mut self, message: Value) {
-        self.steps.push(SessionStep::Send(SentMessage { stream: self.stream, message, is_unsolicited: false }));
+        self.send(message);
         self.steps.push(SessionStep::Done(self.stream));
     }
 }
@@ -85,7 +91,7 @@ impl MessageSteps {
 pub(super) type Round = Arc<Lock<RequestConsumption>>;
 
 /// One connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct McpSession {
     index: Arc<RecordIndex>,
     server: String,
@@ -121,35 +127,18 @@ impl McpSession {
     /// A connection to this server, of which nothing was asked yet.
     #[must_use]
     pub fn new(index: Arc<RecordIndex>, server: &str, policy: McpPolicy) -> Self {
-        let (consumption, account) = (RequestConsumption::default(), Account::default());
         let asks = if policy.on_novel.forwards() { FIRST_ASK } else { 0 };
-        let (server, waiting) = (server.to_owned(), BTreeMap::new());
-        Self {
-            index,
-            server,
-            policy,
-            consumption,
-            round: None,
-            account,
-            waiting,
-            asks,
-            version: String::new(),
-            subscriptions: Subscriptions::default(),
-            open: BTreeMap::new(),
-            upstream: UpstreamSession::default(),
-            earlier: EarlierValues::new(),
-        }
+        Self { index, server: server.to_owned(), policy, asks, ..Self::default() }
     }
 
     /// The same, which consumes records together with others.
-    #[must_use]
     pub(super) fn of_round(self, round: Option<Round>) -> Self {
         Self { round, ..self }
     }
 
     /// The first record of a key that was not consumed yet.
     fn fresh(&mut self, key: CanonicalKey) -> Option<usize> {
-        let requests = self.index.requests();
+        let requests = &self.index.requests;
         let Some(round) = &self.round else { return self.consumption.first_fresh(requests, key) };
         // Connections at once get different records.
         let mut round = round.lock();
@@ -165,12 +154,12 @@ impl McpSession {
 
     /// As [`line`](Self::line), of one of several streams and read before.
     pub(super) fn take(&mut self, stream: u64, line: Result<RpcLine, Malformed>, now: Duration) -> Vec<SessionStep> {
-        let mut out = MessageSteps::new(stream);
+        let mut out = MessageSteps::new(stream, now);
         match line {
-            Ok(RpcLine::One(message)) => self.message(message, now, &mut out),
+            Ok(RpcLine::One(message)) => self.message(message, &mut out),
             Ok(RpcLine::Batch(items)) if self.version == WITH_BATCHES => {
                 self.upstream.is_batch = true;
-                self.batch(items, now, &mut out);
+                self.batch(items, &mut out);
                 self.upstream.is_batch = false;
             }
             Ok(RpcLine::Batch(_)) => {
@@ -185,17 +174,17 @@ impl McpSession {
     /// Answers a line that was too long to be read.
     pub fn lost(&mut self) -> Vec<SessionStep> {
         let message = format!("a message has at most {} MiB", MOST_BYTES >> 20);
-        let mut out = MessageSteps::new(0);
+        let mut out = MessageSteps::new(0, Duration::ZERO);
         out.answer(error(None, INVALID_REQUEST, &message, None));
         out.steps
     }
 
-    fn batch(&mut self, items: Vec<Result<RpcMessage, Malformed>>, now: Duration, out: &mut MessageSteps) {
+    fn batch(&mut self, items: Vec<Result<RpcMessage, Malformed>>, out: &mut MessageSteps) {
         let (stream, mut answers) = (out.stream, Vec::new());
         for item in items {
-            let mut one = MessageSteps::new(stream);
+            let mut one = MessageSteps::new(stream, out.now);
             match item {
-                Ok(message) => self.message(message, now, &mut one),
+                Ok(message) => self.message(message, &mut one),
                 Err(malformed) => one.answer(refusal(&malformed)),
             }
             for step in one.steps {
@@ -210,24 +199,24 @@ impl McpSession {
         }
         let is_open = self.waiting.values().any(|waiting| waiting.playback.stream == stream);
         if !answers.is_empty() {
-            out.steps.push(SessionStep::Send(SentMessage { stream, message: answers.into(), is_unsolicited: false }));
+            out.send(answers.into());
         }
         out.steps.extend((!is_open).then_some(SessionStep::Done(stream)));
     }
 
-    fn message(&mut self, message: RpcMessage, now: Duration, out: &mut MessageSteps) {
+    fn message(&mut self, message: RpcMessage, out: &mut MessageSteps) {
         match message {
-            RpcMessage::Request { id, method, params } => self.request(id, &method, &params, now, out),
+            RpcMessage::Request { id, method, params } => self.request(id, &method, &params, out),
             RpcMessage::Notification { method, params } if method == "notifications/cancelled" => {
                 self.cancel(params.get("requestId").and_then(Id::of).as_ref(), out);
                 self.forward_further(out);
             }
-            RpcMessage::Notification { method, params } => self.notification(&method, &params, now, out),
-            RpcMessage::Response { id, answer } => self.reply(id.as_ref(), &answer, now, out),
+            RpcMessage::Notification { method, params } => self.notification(&method, &params, out),
+            RpcMessage::Response { id, answer } => self.reply(id.as_ref(), &answer, out),
         }
     }
 
-    fn request(&mut self, id: Id, method: &str, params: &Value, now: Duration, out: &mut MessageSteps) {
+    fn request(&mut self, id: Id, method: &str, params: &Value, out: &mut MessageSteps) {
         if method == "initialize" && self.policy.on_novel.forwards() {
             self.upstream.opening = params.clone();
         }
@@ -241,7 +230,8 @@ impl McpSession {
         let identity = self.index.identify(method, params);
         let canonical = &identity.fields;
         if is_by_method(method) {
-            if self.forwards() && !self.index.has_handshake() {
+            let has_handshake = ["initialize", "server/discover"].iter().any(|method| self.index.has_method(method));
+            if self.forwards() && !has_handshake {
                 return self.forward(canonical, None, out);
             }
             let recorded = self.index.of_key(identity.key).first().copied();
@@ -250,7 +240,7 @@ impl McpSession {
                 Some(at) => self.note_record(canonical, REPLAYED, at),
                 None => self.note(canonical, "stubbed", None),
             }
-            return self.handshake(playback, method, params, (now, out));
+            return self.handshake(playback, method, params, out);
         }
         if !is_known(method) && !self.index.has_method(method) && !self.forwards() {
             return out.answer(error(Some(&id), METHOD_NOT_FOUND, "Method not found", None));
@@ -266,7 +256,7 @@ impl McpSession {
                 self.consumption.add(at, self.account.counts.requests);
                 self.note_record(canonical, REPLAYED, at);
                 let playback = self.playback(Some(at), (out.stream, Some(id)), (method, params), era);
-                self.go_on(playback, now, out);
+                self.go_on(playback, out);
             }
             (None, None) if self.forwards() => self.unmatched(&id, (era, method), &identity, out),
             // A subscription that a recorded client did not need changes nothing.
@@ -281,32 +271,26 @@ impl McpSession {
     }
 
     /// A notification is followed by what followed it when it was recorded, once for each record.
-    fn notification(&mut self, method: &str, params: &Value, now: Duration, out: &mut MessageSteps) {
+    fn notification(&mut self, method: &str, params: &Value, out: &mut MessageSteps) {
         let identity = self.index.identify(method, params);
         match self.fresh(identity.key) {
             Some(at) => {
                 self.consumption.add(at, 0);
                 self.note_record(&identity.fields, REPLAYED, at);
                 let playback = self.playback(Some(at), (out.stream, None), (method, params), Era::Legacy);
-                self.go_on(playback, now, out);
+                self.go_on(playback, out);
             }
             None => self.forward_further(out),
         }
     }
 
     /// Answers a request that matches by its method alone, however often.
-    fn handshake(
-        &mut self,
-        playback: Playback,
-        method: &str,
-        params: &Value,
-        (now, out): (Duration, &mut MessageSteps),
-    ) {
+    fn handshake(&mut self, playback: Playback, method: &str, params: &Value, out: &mut MessageSteps) {
         if method == "initialize" {
             self.version = self.negotiated(params);
         }
         if playback.at.is_some() {
-            return self.go_on(playback, now, out);
+            return self.go_on(playback, out);
         }
         let result = match method {
             "initialize" => Some(initialized(&self.index, &self.version)),

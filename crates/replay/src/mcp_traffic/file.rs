@@ -40,7 +40,8 @@ impl RecordingTarget {
     pub fn open(self) -> Result<OpenedCassette, CassetteError> {
         let known = (self.mode == WriteMode::Append && self.cassette.exists()).then(|| self.known()).transpose()?;
         let writer = CassetteWriter::create(&self.cassette, &self.header, self.mode)?;
-        Ok(OpenedCassette { writer, known, target: self })
+        let (named, failing) = (NamedValues::default(), RateLimitedLog::default());
+        Ok(OpenedCassette { writer, known, target: self, named, has_news: false, failing })
     }
 
     fn known(&self) -> Result<KnownRecords, CassetteError> {
@@ -73,7 +74,7 @@ impl KnownRecords {
         if is_by_method(&method) || is_list(&method) {
             return !self.index.of_key(identity.key).is_empty();
         }
-        let fresh = self.consumption.first_fresh(self.index.requests(), identity.key);
+        let fresh = self.consumption.first_fresh(&self.index.requests, identity.key);
         fresh.into_iter().for_each(|at| self.consumption.add(at, 0));
         fresh.is_some()
     }
@@ -85,13 +86,6 @@ pub struct OpenedCassette {
     writer: CassetteWriter,
     known: Option<KnownRecords>,
     pub(super) target: RecordingTarget,
-}
-
-#[derive(Debug)]
-pub(super) struct RecordFile {
-    writer: CassetteWriter,
-    known: Option<KnownRecords>,
-    secrets: RedactionRules,
     /// Secrets that names show in what was written.
     named: NamedValues,
     /// Something came since the partial file was written.
@@ -99,23 +93,10 @@ pub(super) struct RecordFile {
     failing: RateLimitedLog,
 }
 
-impl From<OpenedCassette> for RecordFile {
-    fn from(OpenedCassette { writer, known, target }: OpenedCassette) -> Self {
-        Self {
-            writer,
-            known,
-            secrets: target.secrets,
-            named: NamedValues::default(),
-            has_news: false,
-            failing: RateLimitedLog::default(),
-        }
-    }
-}
-
-impl RecordFile {
+impl OpenedCassette {
     /// Adds an exchange, and returns true, unless it is there; `None` where it took too much work to search it for secrets.
     pub(super) fn add(&mut self, mut exchange: RecordedExchange) -> Option<bool> {
-        let Some(seen) = redact_exchange(&self.secrets, &mut exchange) else {
+        let Some(seen) = redact_exchange(&self.target.secrets, &mut exchange) else {
             tracing::warn!("an exchange is not recorded: to search it for secrets would take too much work");
             return None;
         };
@@ -133,7 +114,7 @@ impl RecordFile {
             return;
         }
         let mut open = unfinished();
-        open.retain_mut(|made| redact_exchange(&self.secrets, &mut made.exchange).is_some());
+        open.retain_mut(|made| redact_exchange(&self.target.secrets, &mut made.exchange).is_some());
         if let Err(error) = self.writer.flush_with(open.iter().map(|made| &made.exchange))
             && self.failing.due().is_some()
         {
@@ -144,7 +125,7 @@ impl RecordFile {
 
     pub(super) fn finish(mut self) -> Result<(), CassetteError> {
         if !self.named.is_empty() {
-            self.writer.mend(|whole| redact_named(&self.secrets, &self.named, whole))?;
+            self.writer.mend(|whole| redact_named(&self.target.secrets, &self.named, whole))?;
         }
         self.writer.finish().map(drop)
     }

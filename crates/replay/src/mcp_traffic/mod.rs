@@ -69,19 +69,13 @@ pub struct McpRecorded {
 impl McpRecorded {
     /// The counts of two recordings together.
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        let Unrecorded { unreadable, unmatched, early } = other.unrecorded;
-        Self {
-            records: self.records + other.records,
-            unsearched: self.unsearched + other.unsearched,
-            gaps: self.gaps + other.gaps,
-            refused: self.refused + other.refused,
-            unrecorded: Unrecorded {
-                unreadable: self.unrecorded.unreadable + unreadable,
-                unmatched: self.unrecorded.unmatched + unmatched,
-                early: self.unrecorded.early + early,
-            },
-        }
+    pub fn and(mut self, other: Self) -> Self {
+        self.records += other.records;
+        self.unsearched += other.unsearched;
+        self.gaps += other.gaps;
+        self.refused += other.refused;
+        self.unrecorded += other.unrecorded;
+        self
     }
 }
 
@@ -212,7 +206,7 @@ impl McpRecorder {
     /// When its thread cannot be started.
     pub fn of_connection(cassette: OpenedCassette) -> Result<Self, CassetteError> {
         let (server, path) = (cassette.target.server.clone(), cassette.target.cassette.clone());
-        Self::start(vec![server], RecordSink::File(Box::new(cassette.into())), None)
+        Self::start(vec![server], RecordSink::File(Box::new(cassette)), None)
             .map_err(|source| CassetteError::Io { path, source })
     }
 

@@ -31,20 +31,10 @@ impl ProcessObserver {
         self.submit(recorder.next.fetch_add(1, Relaxed), TrafficStep::Line(Box::new(line)));
     }
 
-    /// Takes the end of the process.
-    pub fn end(&self, by: Sender) {
-        self.submit(
-            self.process,
-            TrafficStep::Closed { account: self.account.clone(), process: self.process, by: Some(by) },
-        );
-    }
-
-    /// Takes the end of a process that never ran: its lines are not recorded.
-    pub fn abandon(&self) {
-        self.submit(
-            self.process,
-            TrafficStep::Closed { account: self.account.clone(), process: self.process, by: None },
-        );
+    /// Takes the end of the process, which is what this side did; of one that never ran, whose lines are not recorded, no side.
+    pub fn end(&self, by: Option<Sender>) {
+        let (account, process) = (self.account.clone(), self.process);
+        self.submit(process, TrafficStep::Closed { account, process, by });
     }
 
     fn submit(&self, number: u64, step: TrafficStep) {

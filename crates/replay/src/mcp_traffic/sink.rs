@@ -18,12 +18,11 @@ use time::OffsetDateTime;
 use tokio::time::Instant;
 
 use super::{
-    ClientRequest, ExchangeEnd, ExchangeStep, JournalNotes, McpRecorded, ProcessLine, TrafficStep,
-    file::RecordFile,
+    ClientRequest, ExchangeEnd, ExchangeStep, JournalNotes, McpRecorded, OpenedCassette, ProcessLine, TrafficStep,
     source::{BodyForm, Fate, MessageSource, Of, StreamKey},
 };
 use crate::{
-    mcp::{FinishedExchange, MessageOrigin, Observer, ReadLine, Sender, Unrecorded, method_of},
+    mcp::{FinishedExchange, MessageOrigin, Observer, ReadLine, Sender, method_of},
     player::{CassettePlayer, RecordPlace},
 };
 use recording::{cassette::CassetteError, recorder::Sink};
@@ -47,7 +46,7 @@ pub(super) enum RecordSink {
         player: Arc<CassettePlayer>,
         notes: JournalNotes,
     },
-    File(Box<RecordFile>),
+    File(Box<OpenedCassette>),
 }
 
 #[derive(Debug)]
@@ -252,11 +251,7 @@ impl McpSink {
     fn close(&mut self, key: &StreamKey, left: Sender) {
         let Some(mut session) = self.sessions.remove(key) else { return };
         session.observer.finish(left).into_iter().for_each(|made| self.fill(key, made));
-        let Unrecorded { unreadable, unmatched, early } = session.observer.unrecorded();
-        let all = &mut self.recorded.unrecorded;
-        all.unreadable += unreadable;
-        all.unmatched += unmatched;
-        all.early += early;
+        self.recorded.unrecorded += session.observer.unrecorded();
     }
 
     /// Ends a session of which nothing is recorded.

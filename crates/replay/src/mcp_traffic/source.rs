@@ -122,9 +122,7 @@ impl MessageSource {
     pub(super) fn lose(&mut self) {
         match &mut self.content {
             MessageContent::Lines(lines) => lines.lose(),
-            MessageContent::Events(_) | MessageContent::Json(_) | MessageContent::None => {
-                (self.is_lost, self.content) = (true, MessageContent::None);
-            }
+            _ => (self.is_lost, self.content) = (true, MessageContent::None),
         }
     }
 
@@ -148,9 +146,7 @@ impl MessageSource {
                 is_message.then_some(ReadLine::Line(body))
             }
             MessageContent::Lines(lines) if end == ExchangeEnd::Whole => lines.finish(),
-            MessageContent::Events(_) | MessageContent::Json(_) | MessageContent::Lines(_) | MessageContent::None => {
-                None
-            }
+            _ => None,
         }
     }
 

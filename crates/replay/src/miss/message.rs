@@ -174,13 +174,8 @@ pub(crate) fn summary(found: &Comparison, edits: &[Edit<'_>]) -> String {
             let mut places: Vec<String> = edits.iter().map(|edit| clipped_place(edit.place(), SHORT)).collect();
             places.dedup();
             let more = if places.len() > 4 { format!(" and {} more", places.len() - 4) } else { String::new() };
-            let (places, differ) = (
-                places.get(..places.len().min(4)).unwrap_or_default(),
-                match places.len() {
-                    1 => "differs",
-                    _ => "differ",
-                },
-            );
+            let differ = if places.len() == 1 { "differs" } else { "differ" };
+            places.truncate(4);
             format!("{}{more} {differ} from {}", places.join(", "), found.name)
         }
     }

@@ -1,11 +1,11 @@
 //! Configuration of a cassette player.
 
-pub(in crate::player) mod forwarding;
-pub(in crate::player) mod header_rules;
+pub(crate) mod forwarding;
+pub(crate) mod header_rules;
 
 use std::{
     fmt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -87,8 +87,8 @@ base::with_defaults! {
         pub secrets: redaction::RedactionRules,
         /// Values of placeholders that no request has.
         pub supplied: SuppliedSecrets,
-        /// Outcome of cassettes that hold secrets.
-        pub leaks: SecretHandling = SecretHandling::Refused,
+        /// Whether cassettes that hold secrets are played.
+        pub allows_secrets: bool,
         /// Whether `/vcr/…` is answered.
         pub admin: Admin = Admin::Off,
         /// Whether a session that is opened there may record over a cassette that exists.
@@ -136,7 +136,12 @@ base::with_defaults! {
 impl PlayerConfig {
     /// Whether secrets in a cassette are a reason not to play it: its header may mark them as intended.
     pub(super) fn refuses_secrets_of(&self, cassette: &Cassette) -> bool {
-        self.leaks == SecretHandling::Refused && !cassette.header.redact.is_off
+        !self.allows_secrets && !cassette.header.redact.is_off
+    }
+
+    /// The path of the cassette at this place.
+    pub(super) fn cassette(&self, at: usize) -> &Path {
+        self.cassettes.get(at).map_or(Path::new(""), |cassette| &cassette.path)
     }
 }
 
@@ -152,15 +157,6 @@ pub trait StartedServer: fmt::Debug + Send + Sync {
     fn end(&self) -> BoxFuture<'_, ()>;
 }
 
-/// Handling of cassettes that hold secrets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SecretHandling {
-    /// They are not played.
-    Refused,
-    /// They are played.
-    Allowed,
-}
-
 /// A cassette that is written.
 #[derive(Debug, Clone)]
 pub struct CassetteOutput {
@@ -171,16 +167,7 @@ pub struct CassetteOutput {
     /// Outcome of one that is there.
     pub mode: WriteMode,
     /// Whether what was played is written too.
-    pub timeline: WrittenTimeline,
-}
-
-/// Content of a written cassette.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WrittenTimeline {
-    /// What was recorded now.
-    New,
-    /// Everything that was served, in its order.
-    Full,
+    pub is_full: bool,
 }
 
 /// Detail of a miss for its client.
@@ -208,7 +195,7 @@ pub enum RecordErrors {
 }
 
 impl RecordErrors {
-    pub(in crate::player) fn includes(self, status: u16) -> bool {
+    pub(crate) fn includes(self, status: u16) -> bool {
         let is_passing = [401, 403, 408, 409, 425, 429].contains(&status) || status >= 500;
         self == Self::All || !is_passing
     }

@@ -2,15 +2,15 @@
 
 mod chosen;
 mod continuation;
-pub(in crate::player) mod cross;
-pub(in crate::player) mod fixtures;
-pub(in crate::player) mod later_names;
-pub(in crate::player) mod match_command;
+pub(crate) mod cross;
+pub(crate) mod fixtures;
+pub(crate) mod later_names;
+pub(crate) mod match_command;
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use http::StatusCode;
-use tokio::{task::spawn_blocking, time::Instant};
+use tokio::task::spawn_blocking;
 
 use crate::{
     account::http::plain,
@@ -22,7 +22,7 @@ use crate::{
             fresh_ids::Renaming,
             response::{FailureDelivery, ReplayedResponse, ServedRecord},
         },
-        config::forwarding::{Forwarding, UnmatchedPlan},
+        config::forwarding::{Forwarding, OnMiss},
         decide::cross::ChatFamily,
         incoming::IncomingRequest,
         record::recorder::route_of,
@@ -37,17 +37,15 @@ const INLINE: usize = 64 * 1024;
 /// A request that was read, before its record is looked for.
 #[derive(Debug)]
 pub struct ReceivedRequest {
-    pub(in crate::player) request: IncomingRequest,
-    /// When its body was complete: the zero of every deadline.
-    pub(in crate::player) at: Instant,
-    pub(in crate::player) cassette_player: Arc<CassettePlayer>,
+    pub(crate) request: IncomingRequest,
+    pub(crate) cassette_player: Arc<CassettePlayer>,
 }
 
 impl ReceivedRequest {
     /// Counts the choices that an engine would generate for it; 0 where it is no such request, or goes upstream in any case.
     pub fn choices(&self) -> u32 {
         let request = &self.request;
-        let goes_upstream = matches!(self.cassette_player.leaves(request), Forwarding::Now(_));
+        let goes_upstream = matches!(self.cassette_player.leaves(request), Forwarding::Now { .. });
         if goes_upstream || !Endpoint::of_path(request.path()).generates() {
             return 0;
         }
@@ -66,14 +64,14 @@ impl ReceivedRequest {
 
     /// Decides how it is handled: a record answers it, it goes upstream, or it is passed on.
     pub async fn decide(self) -> Decided {
-        let Self { request, at, cassette_player } = self;
+        let Self { request, cassette_player } = self;
         let session = Some(request.session.clone());
         let entry = cassette_player.begin_entry(&request);
         let replies =
             request.parts.extensions.get().cloned().map(|replies: SemanticReplies| (request.clone(), replies));
-        let mut decision = cassette_player.decide_read(request, at).await;
+        let mut decision = cassette_player.decide_read(request).await;
         if let Some(replies) = replies {
-            decision = Box::pin(cassette_player.with_semantic(decision, replies, at)).await;
+            decision = Box::pin(cassette_player.with_semantic(decision, replies)).await;
         }
         cassette_player.end_entry(entry, &decision);
         Decided { decision, session, cassette_player }
@@ -86,24 +84,24 @@ impl CassettePlayer {
     }
 
     /// Decides how a request is handled that was read.
-    async fn decide_read(self: &Arc<Self>, request: IncomingRequest, at: Instant) -> Decision {
+    async fn decide_read(self: &Arc<Self>, request: IncomingRequest) -> Decision {
         let request = match self.answer_rules() {
-            Some(rules) => match self.by_hand(rules, request, at).await {
+            Some(rules) => match self.by_hand(rules, request).await {
                 Ok(decision) => return decision,
                 Err(request) => *request,
             },
             None => request,
         };
         match self.leaves(&request) {
-            Forwarding::Now(plan) => {
+            Forwarding::Now { is_recorded } => {
                 if self.config.selection != ModeExceptions::None {
                     self.in_session(&request.session, |state| state.live += 1);
                 }
-                Decision::Forward(Box::new(self.begin_forward(request, plan, at)))
+                Decision::Forward(Box::new(self.begin_forward(request, is_recorded)))
             }
-            Forwarding::OnMiss { plan, is_frozen } => {
+            Forwarding::OnMiss { on_miss, is_frozen } => {
                 if let Some((request, found)) = self.continued(&request) {
-                    return self.replay(request, None, found, at).await;
+                    return self.replay(request, None, found).await;
                 }
                 let lookup = self.select(&request);
                 let (request, lookup) = match self.or_named_later(request, lookup).await {
@@ -111,7 +109,7 @@ impl CassettePlayer {
                     Err(why) => return Decision::Answer(plain(StatusCode::INTERNAL_SERVER_ERROR, why)),
                 };
                 match self.or_chosen(request, lookup).await {
-                    Ok((request, lookup)) => self.decide_looked_up(request, lookup, (plan, is_frozen), at).await,
+                    Ok((request, lookup)) => self.decide_looked_up(request, lookup, (on_miss, is_frozen)).await,
                     Err(response) => Decision::Answer(*response),
                 }
             }
@@ -123,36 +121,35 @@ impl CassettePlayer {
         self: &Arc<Self>,
         request: IncomingRequest,
         lookup: Lookup,
-        (plan, is_frozen): (UnmatchedPlan, bool),
-        at: Instant,
+        (on_miss, is_frozen): (OnMiss, bool),
     ) -> Decision {
         if let Lookup::Found(found) = lookup {
-            return self.replay(request, None, found, at).await;
+            return self.replay(request, None, found).await;
         }
         // Only what has no records of its own is looked up as a chat.
         let chat = if lookup == Lookup::Nothing { self.select_chat(&request) } else { None };
         match chat {
-            Some((chat, family, found)) => self.replay(chat, Some(family), found, at).await,
-            None if self.tries_fixtures(&lookup) => match self.by_hand(Arc::clone(&self.fixtures), request, at).await {
+            Some((chat, family, found)) => self.replay(chat, Some(family), found).await,
+            None if self.tries_fixtures(&lookup) => match self.by_hand(Arc::clone(&self.fixtures), request).await {
                 Ok(decision) => decision,
-                Err(request) => self.missed(*request, lookup, (plan, is_frozen), at).await,
+                Err(request) => self.missed(*request, lookup, (on_miss, is_frozen)).await,
             },
             None => {
-                let plan = self.unless_before_fork(&request, plan);
-                self.missed(request, lookup, (plan, is_frozen), at).await
+                let on_miss = self.unless_before_fork(&request, on_miss);
+                self.missed(request, lookup, (on_miss, is_frozen)).await
             }
         }
     }
 
     /// A request that comes before the fork of its session is a miss, unless its record comes after it.
-    fn unless_before_fork(&self, request: &IncomingRequest, plan: UnmatchedPlan) -> UnmatchedPlan {
-        let ModeExceptions::Fork(fork) = &self.config.selection else { return plan };
+    fn unless_before_fork(&self, request: &IncomingRequest, on_miss: OnMiss) -> OnMiss {
+        let ModeExceptions::Fork(fork) = &self.config.selection else { return on_miss };
         let played = self.in_session(&request.session, |state| state.session.consumed());
         let is_live = played >= fork.played || self.index.comes_later(request.identity.key);
-        if is_live { plan } else { UnmatchedPlan::Refuse }
+        if is_live { on_miss } else { OnMiss::Error }
     }
 
-    pub(in crate::player) fn select(&self, request: &IncomingRequest) -> Lookup {
+    pub(crate) fn select(&self, request: &IncomingRequest) -> Lookup {
         let (index, matching) = (&self.index, &self.config.matching);
         self.in_session(&request.session, |state| state.session.select(index, matching, &lookup_request(request)))
     }
@@ -175,7 +172,6 @@ impl CassettePlayer {
         request: IncomingRequest,
         family: Option<ChatFamily>,
         found: FoundRecord,
-        at: Instant,
     ) -> Decision {
         let Some((_, record)) = self.records.get(found.record) else {
             return Decision::Answer(plain(StatusCode::INTERNAL_SERVER_ERROR, "no such record"));
@@ -210,13 +206,14 @@ impl CassettePlayer {
         };
         self.keep_values(&request, found.record);
         let renaming = Renaming::next(self.config.ids, &self.fresh_ids, record, request.path());
-        if self.weight(record, &request).max(self.size_with_values(found.record)) <= INLINE {
-            return Decision::Replay(Box::new(self.response(record, &request, family.as_ref(), &renaming, &found, at)));
+        let with_values = self.plan_of(found.record).map_or(0, |plan| plan.bytes);
+        if self.weight(record, &request).max(with_values) <= INLINE {
+            return Decision::Replay(Box::new(self.response(record, &request, family.as_ref(), &renaming, &found)));
         }
         let player = Arc::clone(self);
         let made = spawn_blocking(move || {
             let (_, record) = player.records.get(found.record)?;
-            Some(Box::new(player.response(record, &request, family.as_ref(), &renaming, &found, at)))
+            Some(Box::new(player.response(record, &request, family.as_ref(), &renaming, &found)))
         });
         match made.await {
             Ok(Some(response)) => Decision::Replay(response),
@@ -228,17 +225,16 @@ impl CassettePlayer {
     /// unknown of one that stands for another.
     fn weight(&self, record: &CassetteRecord, request: &IncomingRequest) -> usize {
         let of_request = if request.bytes.is_empty() { usize::MAX } else { request.bytes.len() };
-        if self.counter.makes_engine_inputs() { size(record).max(of_request) } else { size(record) }
+        if self.shared.counter.makes_engine_inputs() { size(record).max(of_request) } else { size(record) }
     }
 
-    pub(in crate::player) fn response(
+    pub(crate) fn response(
         self: &Arc<Self>,
         record: &CassetteRecord,
         request: &IncomingRequest,
         family: Option<&ChatFamily>,
         renaming: &Renaming,
         found: &FoundRecord,
-        at: Instant,
     ) -> ReplayedResponse {
         let with_values = self.with_values(found.record, record, request);
         let record = with_values.as_ref().unwrap_or(record);
@@ -247,9 +243,11 @@ impl CassettePlayer {
         let record = continued.as_ref().map_or(record, |(rest, _)| rest);
         let broken_off = record.plays_partly().then(|| record.broken_off());
         let played = broken_off.as_ref().unwrap_or(record);
-        let mut response = self.paced((record, played), request, family, renaming, at);
+        let mut response = self.paced((record, played), request, family, renaming);
         if record.has_failed() {
-            response.failure = Some(FailureDelivery::new(self, request, found.record));
+            let (cassette_player, session) = (Arc::clone(self), request.session.clone());
+            let (key, record) = (request.identity.key, found.record);
+            response.failure = Some(FailureDelivery { cassette_player, session, key, record });
         }
         // An answer that was written as a chat's for this family is its own.
         let own = Endpoint::of_path(route_of(&record.path));
@@ -265,19 +263,18 @@ impl CassettePlayer {
     }
 
     /// The answer of a record as far as it is played, in the words of a family where one asked, with its deadlines.
-    pub(in crate::player) fn paced(
+    pub(crate) fn paced(
         &self,
         (record, played): (&CassetteRecord, &CassetteRecord),
         request: &IncomingRequest,
         family: Option<&ChatFamily>,
         renaming: &Renaming,
-        at: Instant,
     ) -> ReplayedResponse {
         let pacing = self.config.changed_pacing.or(self.config.pacing);
-        let served = ServedRecord { record: played, incoming: request, counter: &self.counter, pacing, at };
+        let served = ServedRecord { record: played, incoming: request, counter: &self.shared.counter, pacing };
         let reply = match family {
-            Some(family) => family.answer(record, request, &self.counter),
-            None => content::reply(record, request, &self.counter),
+            Some(family) => family.answer(record, request, &self.shared.counter),
+            None => content::reply(record, request, &self.shared.counter),
         };
         let mut response = served.response(reply, renaming);
         if let Some(family) = family {
@@ -294,11 +291,11 @@ fn size(record: &CassetteRecord) -> usize {
 }
 
 /// A request that looks for its record.
-pub(in crate::player) fn lookup_request(request: &IncomingRequest) -> LookupRequest<'_> {
+pub(crate) fn lookup_request(request: &IncomingRequest) -> LookupRequest<'_> {
     LookupRequest {
         identity: &request.identity,
         request_id: request.request_id(),
-        retry: request.retry(),
+        is_retry: request.is_retry(),
         idempotency_key: request.header("idempotency-key"),
     }
 }

@@ -120,41 +120,15 @@ struct SentAgain {
 impl DriftCheck {
     /// Sends the requests of a cassette and compares; secrets of answers are found by these rules. In the order of the cassette.
     pub async fn findings(&self, cassette: &Cassette, rules: &RedactionRules) -> Vec<DriftFinding> {
-        let is_gone = AtomicBool::new(false);
+        let again = &SendingAgain { check: self, rules, is_gone: AtomicBool::new(false) };
         let of_record = async |record: &CassetteRecord| DriftFinding {
             cassette: cassette.path.display().to_string(),
             record: record.id,
             line: record.line,
             request: record.summary(),
-            verdict: self.verdict(cassette, record, rules, &is_gone).await,
+            verdict: again.verdict(cassette, record).await,
         };
         stream::iter(&cassette.records).map(of_record).buffered(self.concurrency.max(1)).collect().await
-    }
-
-    async fn verdict(
-        &self,
-        cassette: &Cassette,
-        record: &CassetteRecord,
-        rules: &RedactionRules,
-        is_gone: &AtomicBool,
-    ) -> DriftVerdict {
-        let request = match self.request(cassette, record) {
-            Ok(request) => request,
-            Err(why) => return DriftVerdict::NotSent { why },
-        };
-        if is_gone.load(Relaxed) {
-            return DriftVerdict::Failed { why: "not sent, since the server cannot be reached".to_owned() };
-        }
-        match self.answer(&request, rules, is_gone).await {
-            Ok(now) => {
-                let AnswerDifferences { structure, text, mut lines } = AnswerDifferences::between(&record.answer, &now);
-                let usage = usage_differences(&record.answer, &now, &request);
-                let drift = structure || !usage.is_empty();
-                lines.extend(usage);
-                DriftVerdict::Compared { drift, text, differences: lines }
-            }
-            Err(why) => DriftVerdict::Failed { why },
-        }
     }
 
     /// Why a record's request is not sent, whatever stands in it.
@@ -237,19 +211,46 @@ impl DriftCheck {
             had_placeholders: restored.had_any,
         })
     }
+}
+
+/// Requests that are sent again.
+struct SendingAgain<'c> {
+    check: &'c DriftCheck,
+    /// What is a secret in answers.
+    rules: &'c RedactionRules,
+    /// Whether the server could not be reached.
+    is_gone: AtomicBool,
+}
+
+impl SendingAgain<'_> {
+    async fn verdict(&self, cassette: &Cassette, record: &CassetteRecord) -> DriftVerdict {
+        let request = match self.check.request(cassette, record) {
+            Ok(request) => request,
+            Err(why) => return DriftVerdict::NotSent { why },
+        };
+        if self.is_gone.load(Relaxed) {
+            return DriftVerdict::Failed { why: "not sent, since the server cannot be reached".to_owned() };
+        }
+        match self.answer(&request).await {
+            Ok(now) => {
+                let AnswerDifferences { structure, text, mut lines } = AnswerDifferences::between(&record.answer, &now);
+                let usage = usage_differences(&record.answer, &now, &request);
+                let drift = structure || !usage.is_empty();
+                lines.extend(usage);
+                DriftVerdict::Compared { drift, text, differences: lines }
+            }
+            Err(why) => DriftVerdict::Failed { why },
+        }
+    }
 
     /// The server's answer as it would be recorded; a server without room is asked again.
-    async fn answer(
-        &self,
-        request: &SentAgain,
-        rules: &RedactionRules,
-        is_gone: &AtomicBool,
-    ) -> Result<RecordedAnswer, String> {
+    async fn answer(&self, request: &SentAgain) -> Result<RecordedAnswer, String> {
         let mut tries = 1;
         loop {
-            let answer = timeout(self.patience, self.once(request, rules, is_gone)).await;
-            let (answer, pause) = answer
-                .map_err(|_| format!("no whole answer within {:?}; --timeout gives it longer", self.patience))??;
+            let answer = timeout(self.check.patience, self.once(request)).await;
+            let (answer, pause) = answer.map_err(|_| {
+                format!("no whole answer within {:?}; --timeout gives it longer", self.check.patience)
+            })??;
             match answer.status {
                 429 | 503 if tries < TRIES => {
                     sleep(pause.unwrap_or(Duration::from_secs(1 << tries)).min(LONGEST_PAUSE)).await;
@@ -266,19 +267,14 @@ impl DriftCheck {
     }
 
     /// One try, with the pause that the server asks for before the next one.
-    async fn once(
-        &self,
-        request: &SentAgain,
-        rules: &RedactionRules,
-        is_gone: &AtomicBool,
-    ) -> Result<(RecordedAnswer, Option<Duration>), String> {
+    async fn once(&self, request: &SentAgain) -> Result<(RecordedAnswer, Option<Duration>), String> {
         let mut sent = Request::new(RequestBody::Read(Some(request.bytes.clone())));
         (*sent.method_mut(), *sent.uri_mut()) = (request.method.clone(), request.target.clone());
         *sent.headers_mut() = request.headers.clone();
         let begun = Instant::now();
-        let response = self.server.fetch(sent, LONGEST).await.map_err(|error| match error {
+        let response = self.check.server.fetch(sent, LONGEST).await.map_err(|error| match error {
             FetchError::Unanswered(error) => {
-                is_gone.fetch_or(error.is_connect(), Relaxed);
+                self.is_gone.fetch_or(error.is_connect(), Relaxed);
                 format!("{error}: {}", error.cause())
             }
             FetchError::Incomplete(why) => why,
@@ -299,7 +295,7 @@ impl DriftCheck {
             outcome: Outcome::Finished,
         });
         // Reports show what differs, and records hold no secrets.
-        secrets::redact(rules, &mut recorded.record, &mut recorded.side);
+        secrets::redact(self.rules, &mut recorded.record, &mut recorded.side);
         let pause = response.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
         Ok((recorded.record.answer, pause.map(Duration::from_secs)))
     }

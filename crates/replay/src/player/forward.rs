@@ -1,7 +1,7 @@
 //! Requests that go upstream. `play` forwards them here and copies their responses for the recorder, the client's bytes first and as
 //! they came; the tap forwards them itself.
 
-pub(in crate::player) mod completion;
+pub(crate) mod completion;
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -12,7 +12,6 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
-use tokio::time::Instant;
 use tower_service::Service;
 
 use crate::{
@@ -20,10 +19,8 @@ use crate::{
         self, Admin, Ledger,
         http::{plain, put},
     },
-    matching::requests::Retry,
     player::{
         CassettePlayer, Completed, Fork, ModeExceptions, PlayerConfig,
-        config::forwarding::UnmatchedPlan,
         incoming::{IncomingRequest, upstream_header},
         record::recorder::PendingExchange,
     },
@@ -56,12 +53,12 @@ pub struct Forward {
 }
 
 impl CassettePlayer {
-    /// A request that goes upstream, and is recorded where it is to be.
-    pub(super) fn begin_forward(&self, incoming: IncomingRequest, plan: UnmatchedPlan, at: Instant) -> Forward {
+    /// A request that goes upstream, and is recorded or compared.
+    pub(super) fn begin_forward(&self, incoming: IncomingRequest, is_recorded: bool) -> Forward {
         self.in_session(&incoming.session, |state| state.forwarded += 1);
-        let recorder = self.recorder.as_ref().filter(|_| plan == UnmatchedPlan::Record);
-        let pending = recorder.map(|recorder| recorder.begin(request_of(&incoming), at));
-        let pending = pending.or_else(|| self.begin_comparison(&incoming, at));
+        let recorder = self.recorder.as_ref().filter(|_| is_recorded);
+        let pending = recorder.map(|recorder| recorder.begin(request_of(&incoming), incoming.at));
+        let pending = pending.or_else(|| self.begin_comparison(&incoming));
         let incoming = match &self.config.selection {
             ModeExceptions::Fork(Fork { model: Some(model), .. }) => with_model(incoming, model),
             _ => incoming,
@@ -182,7 +179,7 @@ pub(super) fn request_of(incoming: &IncomingRequest) -> ExchangeRequest {
         body: incoming.body.clone(),
         raw: incoming.raw.clone(),
         size: incoming.bytes.len(),
-        is_retry: incoming.retry() == Retry::Again,
+        is_retry: incoming.is_retry(),
         session: incoming.session.clone(),
     }
 }

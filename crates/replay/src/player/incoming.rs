@@ -4,10 +4,11 @@ use api::is_set;
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, Request, request::Parts, uri::PathAndQuery};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::{
     account::upstream_of,
-    matching::{named_later::NamedSecret, requests::Retry},
+    matching::named_later::NamedSecret,
     player::{PlayerConfig, receive::body::ReadBody, secrets},
 };
 use net::server::RequestBody;
@@ -18,37 +19,40 @@ use recording::{
 
 /// A request that was read.
 #[derive(Debug, Clone)]
-pub(in crate::player) struct IncomingRequest {
-    pub(in crate::player) parts: Parts,
-    pub(in crate::player) bytes: Bytes,
+pub(crate) struct IncomingRequest {
+    pub(crate) parts: Parts,
+    pub(crate) bytes: Bytes,
     /// JSON where it is, else text; null for none.
-    pub(in crate::player) body: SharedBody,
+    pub(crate) body: SharedBody,
     /// The body where it is neither.
-    pub(in crate::player) raw: Option<Vec<u8>>,
+    pub(crate) raw: Option<Vec<u8>>,
     /// The body without its secrets, bytes by their name.
-    pub(in crate::player) shown: SharedBody,
+    pub(crate) shown: SharedBody,
     /// Its secrets, with the placeholders that stand for them.
-    pub(in crate::player) seen: SeenSecrets,
+    pub(crate) seen: SeenSecrets,
     /// The headers that count, without their secrets.
-    pub(in crate::player) counted: Vec<(String, String)>,
-    pub(in crate::player) session: String,
-    pub(in crate::player) identity: Identity,
+    pub(crate) counted: Vec<(String, String)>,
+    pub(crate) session: String,
+    /// When its body was complete: the zero of every deadline.
+    pub(crate) at: Instant,
+    pub(crate) identity: Identity,
     /// What was delivered of the answer that it continues.
-    pub(in crate::player) delivered: Option<String>,
+    pub(crate) delivered: Option<String>,
 }
 
 impl IncomingRequest {
-    pub(in crate::player) fn new(parts: Parts, bytes: Bytes, session: String, config: &PlayerConfig) -> Self {
+    pub(crate) fn new(parts: Parts, bytes: Bytes, session: String, config: &PlayerConfig) -> Self {
         Self::knowing(&[], (parts, bytes), session, config)
     }
 
     /// The same request, in which these values are secrets too.
-    pub(in crate::player) fn with_secrets(&self, secrets: &[NamedSecret], config: &PlayerConfig) -> Self {
-        Self::knowing(secrets, (self.parts.clone(), self.bytes.clone()), self.session.clone(), config)
+    pub(crate) fn with_secrets(&self, secrets: &[NamedSecret], config: &PlayerConfig) -> Self {
+        let request = (self.parts.clone(), self.bytes.clone());
+        Self { at: self.at, ..Self::knowing(secrets, request, self.session.clone(), config) }
     }
 
     fn knowing(known: &[NamedSecret], (parts, bytes): (Parts, Bytes), session: String, config: &PlayerConfig) -> Self {
-        let rules = &config.rules;
+        let (at, rules) = (Instant::now(), &config.rules);
         let ReadBody { value: body, raw } = ReadBody::read(&parts.headers, &bytes, config.body_limit);
         let mut headers = texts(&parts.headers, |name| rules.headers.iter().any(|counted| counted == name));
         headers.extend(upstream_header(&parts.extensions));
@@ -64,76 +68,72 @@ impl IncomingRequest {
         let call = RequestParts { method: parts.method.as_str(), path: &path, headers: &counted, body: &shown };
         let identity = rules.identify(&call);
         let seen = redactor.seen();
-        Self { identity, parts, bytes, body, raw, shown, seen, counted, session, delivered: None }
+        Self { identity, parts, bytes, body, raw, shown, seen, counted, session, at, delivered: None }
     }
 
     /// The same request, which continues an answer of which this was delivered.
-    pub(in crate::player) fn continuing(&self, delivered: String) -> Self {
+    pub(crate) fn continuing(&self, delivered: String) -> Self {
         Self { delivered: Some(delivered), ..self.clone() }
     }
 
-    pub(in crate::player) fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.parts.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    pub(in crate::player) fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.parts.uri.path()
     }
 
     /// Path and query.
-    pub(in crate::player) fn target(&self) -> &str {
+    pub(crate) fn target(&self) -> &str {
         self.parts.uri.path_and_query().map_or("/", PathAndQuery::as_str)
     }
 
-    pub(in crate::player) fn streams(&self) -> bool {
+    pub(crate) fn streams(&self) -> bool {
         self.body.get("stream").is_some_and(is_set)
     }
 
     /// Counts the choices that an engine would generate: `n` for each prompt.
-    pub(in crate::player) fn choices(&self) -> u64 {
+    pub(crate) fn choices(&self) -> u64 {
         self.body.get("n").and_then(Value::as_u64).unwrap_or(1).max(1).saturating_mul(self.prompts())
     }
 
     /// Counts its prompts.
-    pub(in crate::player) fn prompts(&self) -> u64 {
+    pub(crate) fn prompts(&self) -> u64 {
         match self.body.get("prompt").and_then(Value::as_array) {
             Some(prompts) if prompts.first().is_some_and(|prompt| !prompt.is_number()) => prompts.len() as u64,
             _ => 1,
         }
     }
 
-    pub(in crate::player) fn wants_usage(&self) -> bool {
-        wants_usage(&self.body)
-    }
-
     /// The id that its client gave it, in a header or in the body.
-    pub(in crate::player) fn request_id(&self) -> Option<&str> {
+    pub(crate) fn request_id(&self) -> Option<&str> {
         self.header("x-request-id").or_else(|| self.body.get("request_id").and_then(Value::as_str))
     }
 
-    pub(in crate::player) fn retry(&self) -> Retry {
+    pub(crate) fn is_retry(&self) -> bool {
         let count = self.header("x-stainless-retry-count").and_then(|count| count.parse::<u32>().ok());
-        if count.is_some_and(|count| count > 0) { Retry::Again } else { Retry::First }
+        count.is_some_and(|count| count > 0)
     }
 
     /// The request as it came.
-    pub(in crate::player) fn into_request(self) -> Request<RequestBody> {
+    pub(crate) fn into_request(self) -> Request<RequestBody> {
         Request::from_parts(self.parts, RequestBody::Read(Some(self.bytes)))
     }
 }
 
 /// The upstream that a request names, as the header by which it counts.
-pub(in crate::player) fn upstream_header(extensions: &Extensions) -> Option<(String, String)> {
+pub(crate) fn upstream_header(extensions: &Extensions) -> Option<(String, String)> {
     let named = upstream_of(extensions).ok().flatten()?;
     Some((UPSTREAM_HEADER.to_owned(), named.to_owned()))
 }
 
 /// Returns whether a stream is to end with token counts.
-pub(in crate::player) fn wants_usage(body: &SharedBody) -> bool {
+pub(crate) fn wants_usage(body: &SharedBody) -> bool {
     body.get("stream_options").and_then(|options| options.get("include_usage")) == Some(&Value::Bool(true))
 }
 
-pub(in crate::player) fn texts(headers: &HeaderMap, wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+pub(crate) fn texts(headers: &HeaderMap, wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {
     let wanted = headers.iter().filter(|(name, _)| wanted(name.as_str()));
     wanted
         .map(|(name, value)| (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned()))

@@ -67,17 +67,17 @@ struct SearchedRecord {
 }
 
 /// Everything that can be played.
-pub(in crate::player) struct PlayableRecords {
-    pub(in crate::player) index: CassetteIndex,
+pub(crate) struct PlayableRecords {
+    pub(crate) index: CassetteIndex,
     /// The same records as chats for other families, where those are answered.
-    pub(in crate::player) across: Option<(CassetteIndex, CanonicalRules)>,
+    pub(crate) across: Option<(CassetteIndex, CanonicalRules)>,
     /// In the order of the index: the cassette and its record.
-    pub(in crate::player) records: Vec<(usize, CassetteRecord)>,
-    pub(in crate::player) mcp: Servers,
+    pub(crate) records: Vec<(usize, CassetteRecord)>,
+    pub(crate) mcp: Servers,
 }
 
 /// Moves the records out of the cassettes and makes their index.
-pub(in crate::player) fn playable(
+pub(crate) fn playable(
     config: &mut PlayerConfig,
     put_back: &Arc<ValuePlans>,
 ) -> Result<PlayableRecords, CassettePlayerError> {
@@ -162,7 +162,7 @@ struct Look<'a> {
 }
 
 /// State of a conversation so far: its secrets and its canonical forms.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct ConversationState {
     searched: SearchedConversation,
     messages: SharedList<Value>,
@@ -208,13 +208,9 @@ impl Look<'_> {
         let (config, CassetteRecord { method, headers, .. }) = (self.config, record);
         redactor.begin_another();
         let (earlier, begun) = before.unzip();
-        let (searched, shown, canonical, across) = match begun {
-            Some(ConversationState { searched, messages, canonical, across }) => {
-                (Some(searched), messages, canonical, across)
-            }
-            None => (None, SharedList::default(), None, None),
-        };
-        let (body, searched) = secrets::shown_body(redactor, &record.body, earlier.zip(searched));
+        let ConversationState { searched, messages: shown, canonical, across } = begun.unwrap_or_default();
+        let start = earlier.map(|earlier| (earlier, searched));
+        let (body, searched) = secrets::shown_body(redactor, &record.body, start);
         let path = secrets::shown_path(redactor, &record.path);
         let body = record.raw.as_deref().map_or(body, |raw| secrets::shown_bytes(redactor, raw).into());
         let headers = &secrets::headers_by(redactor, headers.clone());
@@ -225,13 +221,13 @@ impl Look<'_> {
         let (identity, canonical) = config.rules.identify_after(&call, start(canonical));
         let is_chat = method == "POST" && route_of(&path) == CHAT;
         let across = self.across.filter(|_| is_chat).map(|rules| rules.identify_after(&call, start(across)));
-        let (across, of_across) = across.map_or((None, None), |(identity, progress)| (Some(identity), progress));
+        let (across, of_across) = across.unzip();
         let refused = config.cassettes.get(cassette).filter(|cassette| config.refuses_secrets_of(cassette));
         let secrets = refused.map(|cassette| secrets::found_in(redactor, record, &cassette.path)).unwrap_or_default();
         let messages = body.messages().cloned().unwrap_or_default();
         (
             SearchedRecord { identity, across, secrets },
-            ConversationState { searched, messages, canonical, across: of_across },
+            ConversationState { searched, messages, canonical, across: of_across.flatten() },
         )
     }
 }

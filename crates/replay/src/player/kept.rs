@@ -14,54 +14,54 @@ use base::lock::Lock;
 
 /// Account of sessions that were ended, reopened or reset.
 #[derive(Debug, Default)]
-pub(in crate::player) struct Earlier {
-    pub(in crate::player) reports: EarlierReports,
+pub(crate) struct Earlier {
+    pub(crate) reports: EarlierReports,
     /// Records that ended sessions were served of the cassettes that all share.
-    pub(in crate::player) served: HashSet<usize>,
+    pub(crate) served: HashSet<usize>,
     /// The groups that they began, each with the first session that did.
-    pub(in crate::player) begun: BTreeMap<usize, String>,
-    pub(in crate::player) had_own: bool,
+    pub(crate) begun: BTreeMap<usize, String>,
+    pub(crate) had_own: bool,
     /// How many sessions were ended or reopened.
-    pub(in crate::player) ended: u64,
+    pub(crate) ended: u64,
 }
 
 /// The path of a cassette, and the number of a record there.
-pub(in crate::player) type RecordAddress = (String, u64);
+pub(crate) type RecordAddress = (String, u64);
 
 #[derive(Debug, Clone)]
-pub(in crate::player) struct Use {
-    pub(in crate::player) is_used: bool,
-    pub(in crate::player) line: usize,
-    pub(in crate::player) request: String,
+pub(crate) struct Use {
+    pub(crate) is_used: bool,
+    pub(crate) line: usize,
+    pub(crate) request: String,
 }
 
 /// Numbers of misses, and the address of `/vcr/…`, shared by a player and those of its sessions.
 #[derive(Debug, Default)]
-pub(in crate::player) struct Pages {
+pub(crate) struct Pages {
     last: AtomicU64,
     root: OnceLock<String>,
 }
 
 impl Pages {
     /// Sets the URL of the server that answers `/vcr/…`.
-    pub(in crate::player) fn are_at(&self, root: &str) {
+    pub(crate) fn are_at(&self, root: &str) {
         // A player is served at one address; the first one stays.
         let _set = self.root.set(root.to_owned());
     }
 
     /// Returns the number of the next miss, and its page's URL where one is known.
-    pub(in crate::player) fn next(&self) -> (u64, Option<String>) {
+    pub(crate) fn next(&self) -> (u64, Option<String>) {
         let number = self.last.fetch_add(1, Relaxed) + 1;
         (number, self.root.get().map(|root| format!("{root}/vcr/misses/{number}")))
     }
 }
 
 /// What hands over what was recorded for a session.
-pub(in crate::player) type HandOver = Box<dyn Fn(&str) + Send + Sync>;
+pub(crate) type HandOver = Box<dyn Fn(&str) + Send + Sync>;
 
 /// Those of all recorders of MCP servers.
 #[derive(Default)]
-pub(in crate::player) struct HandOvers(pub(in crate::player) Lock<Vec<HandOver>>);
+pub(crate) struct HandOvers(pub(in crate::player) Lock<Vec<HandOver>>);
 
 impl fmt::Debug for HandOvers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,24 +7,15 @@ use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 
 use crate::{
-    account::{DEFAULT_SESSION, JournalEntry, Report, SessionReport, http::plain, session_of, upstream_of},
+    account::{DEFAULT_SESSION, JournalEntry, Report, SessionReport, http::plain},
     mcp::{McpPolicy, OnNovel, ParamRules, RecordIndex, Servers, account_session, is_of_mcp, journal_entry, servers},
+    player::miss::advice::recording,
+    player::record::compare::AnswerDifferences,
+    player::secrets::{self, Leak},
+    player::{CassettePlayer, CassettePlayerError, Mode, PlayerConfig, RecordPlace, SessionState},
     values::ValuePlans,
 };
-use crate::{
-    player::miss::advice::recording,
-    player::receive::MOST_SESSIONS,
-    player::record::compare::compared,
-    player::secrets::{self, Leak},
-    player::{
-        CassettePlayer, CassettePlayerError, Mode, PlayerConfig, RecordPlace, SecretHandling, SessionState,
-        StartedServer,
-    },
-};
-use net::{
-    server::ResponseBody,
-    upstream::{NamedEndpoint, UpstreamOptions},
-};
+use net::server::ResponseBody;
 use recording::{
     cassette::{CassetteRecord, RecordedExchange},
     mcp::{Broken, McpRecord},
@@ -42,7 +33,7 @@ pub(super) fn take(
     let played: &PlayerConfig = config;
     let command = command(played);
     let (servers, found) = thread::scope(|scope| {
-        let searching = (played.leaks == SecretHandling::Refused).then(|| scope.spawn(|| leaks(played)));
+        let searching = (!played.allows_secrets).then(|| scope.spawn(|| leaks(played)));
         let new = |name: &str| {
             let index = RecordIndex::new(name, rules.clone(), played.secrets.clone());
             index.putting_back(Arc::clone(put_back)).recorded_by(command.clone())
@@ -108,18 +99,6 @@ impl CassettePlayer {
         &self.mcp
     }
 
-    /// The real servers that requests may go to.
-    #[must_use]
-    pub fn mcp_upstreams(&self) -> &[NamedEndpoint] {
-        &self.config.mcp_upstreams
-    }
-
-    /// The real servers that are started for requests that may go there.
-    #[must_use]
-    pub fn mcp_started(&self) -> &[Arc<dyn StartedServer>] {
-        &self.config.mcp_started
-    }
-
     /// Returns whether messages of a session to MCP servers are answered from records; others go to the real servers.
     #[must_use]
     pub fn plays_mcp(&self, session: &str) -> bool {
@@ -144,15 +123,6 @@ impl CassettePlayer {
         hand_over.iter().for_each(|hand_over| hand_over(session));
     }
 
-    fn own_of(&self, session: &str) -> Option<Arc<Self>> {
-        self.sessions.lock().get(session).and_then(|state| state.own.clone())
-    }
-
-    /// How the real servers are reached.
-    pub fn reach(&self) -> &UpstreamOptions {
-        &self.config.reach
-    }
-
     /// Returns whether answers are compared with recorded ones.
     pub fn is_comparing(&self) -> bool {
         self.comparer.is_some()
@@ -175,7 +145,7 @@ impl CassettePlayer {
             return self.note_mcp(DEFAULT_SESSION, vec![entry(&message, "forwarded")]);
         };
         let entries = endpoint.compare(session, &message, |name, recorded| {
-            compared(name, &recorded.clone().record().answer, &now.record.answer)
+            AnswerDifferences::between(&recorded.clone().record().answer, &now.record.answer).comparison(name)
         });
         self.note_mcp(DEFAULT_SESSION, entries);
     }
@@ -193,7 +163,7 @@ impl CassettePlayer {
     pub fn note_mcp(&self, session: &str, entries: Vec<JournalEntry>) {
         for entry in entries {
             let entry = JournalEntry { at: Some(OffsetDateTime::now_utc()), session: session.to_owned(), ..entry };
-            self.journal().keep(self.journal().begin(), entry);
+            self.shared.journal.keep(self.shared.journal.begin(), entry);
         }
     }
 
@@ -212,14 +182,8 @@ impl CassettePlayer {
         extensions: &http::Extensions,
         headers: &HeaderMap,
     ) -> Result<(String, Arc<Servers>), Box<http::Response<ResponseBody>>> {
-        let refused = |why: &str| Box::new(plain(StatusCode::BAD_REQUEST, why));
-        let session =
-            session_of(extensions, headers, &self.config.secrets).map_err(|wrong| refused(&wrong.to_string()))?;
-        upstream_of(extensions).map_err(|wrong| refused(&wrong.to_string()))?;
-        let session = session.unwrap_or_else(|| DEFAULT_SESSION.to_owned());
-        if !self.has_room_for(&session) {
-            return Err(refused(&format!("there are {MOST_SESSIONS} sessions, which is the most")));
-        }
+        let refused = |why: String| Box::new(plain(StatusCode::BAD_REQUEST, &why));
+        let session = self.session_in(extensions, headers).map_err(refused)?;
         if session == DEFAULT_SESSION {
             return Ok((session, Arc::clone(&self.mcp)));
         }

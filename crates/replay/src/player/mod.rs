@@ -2,7 +2,7 @@
 //!
 //! One pipeline for `play` and `tap`: session, route and [identity](recording::canonical); whether the request may go upstream
 //! ([`ModeExceptions`], decided before matching); match; serve or forward; record. The server around it answers requests that no
-//! cassette concerns ([`PlayerOutcome::Passed`]).
+//! cassette concerns ([`Decision::Pass`]).
 //!
 //! A record is served as it was recorded: the events of a stream with their bytes and times. A stream is also served as one body,
 //! and a body as a stream, for the clients that ask so. An edited answer keeps the recorded times.
@@ -31,8 +31,6 @@ mod sessions;
 
 use std::{
     collections::BTreeMap,
-    convert::Infallible,
-    path::Path,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64},
@@ -52,14 +50,13 @@ pub use crate::player::{
         response::ReplayedResponse,
     },
     config::{
-        COMPLETE_WITHIN, CassetteOutput, MissDetail, PlayerConfig, REPLY_WITHIN, RecordErrors, SecretHandling,
-        StartedServer, WrittenTimeline,
+        COMPLETE_WITHIN, CassetteOutput, MissDetail, PlayerConfig, REPLY_WITHIN, RecordErrors, StartedServer,
         forwarding::{Fork, Mode, ModeExceptions, OnMiss, SelectionError, Selector},
         header_rules::{HeaderRulesError, check_top, secrets as secrets_of_top, ways},
     },
     convert::{
-        ConvertedFixtures, Counts, FromTrace, HttpLog, ToTrace, UnconvertibleRecords, aimock, from_trace, http_log,
-        is_aimock, is_http_log, to_trace,
+        ConvertedFixtures, Counts, FromTrace, HttpLog, ToTrace, aimock, from_trace, http_log, is_aimock, is_http_log,
+        to_trace,
     },
     decide::{
         ReceivedRequest,
@@ -75,7 +72,7 @@ pub use crate::player::{
         completion::{Completed, CompletedBody, Completions},
     },
     index::CassettePlayerError,
-    outcome::{ConcernsRecord, Decided, Decision, PlayerOutcome, ReplacedRecords, Unanswered},
+    outcome::{ConcernsRecord, Decided, Decision, ReplacedRecords, Unanswered},
     record::{
         record_report::RecordReport,
         recorder::{PendingExchange, RecordPlace},
@@ -84,8 +81,7 @@ pub use crate::player::{
     secrets::{redact_cassette, redact_exchange, redact_named, redact_response, secrets},
 };
 use crate::{
-    account::{EnvironmentChange, Journal, KeptMisses, NetworkBlock, SessionRecording, ToolDrift, http::put},
-    delivery::Clock,
+    account::{EnvironmentChange, Journal, KeptMisses, SessionRecording, ToolDrift},
     matching::requests::{CassetteIndex, RequestSession},
     mcp::Servers,
     player::{
@@ -95,13 +91,9 @@ use crate::{
         record::{compare::Comparisons, recorder::CassetteRecorder},
         report::groups::RecordGroups,
     },
-    timing::{ChangedPacing, Pacer},
     values::{EarlierValues, ValuePlans},
 };
-use net::{
-    server::{LatenessTracker, RequestBody},
-    upstream::Upstream,
-};
+use net::{server::RequestBody, upstream::Upstream};
 use recording::{
     canonical::CanonicalRules,
     cassette::{AnswersError, CassetteError, CassetteRecord, FaultReader, RecordFault},
@@ -128,7 +120,7 @@ pub struct CassettePlayer {
     index: CassetteIndex,
     /// The same records as chats for other families, and how these are compared.
     across: Option<(CassetteIndex, CanonicalRules)>,
-    counter: Counter,
+    shared: Arc<PlayerState>,
     /// In the order of the index: the cassette and its record.
     records: Vec<(usize, CassetteRecord)>,
     groups: RecordGroups,
@@ -159,10 +151,16 @@ pub struct CassettePlayer {
     ended: Lock<BTreeMap<RecordAddress, Use>>,
     /// What sessions recorded in cassettes of their own and have ended.
     recorded_by_sessions: Lock<RecordReport>,
-    /// Numbers and address of misses, those of the player whose session this is, if it is one's.
-    pages: OnceLock<Arc<Pages>>,
-    /// The latest requests, of that player too.
-    journal: OnceLock<Arc<Journal>>,
+}
+
+/// State of a player that those of its sessions share.
+#[derive(Debug, Default)]
+struct PlayerState {
+    counter: Counter,
+    /// Numbers and address of misses.
+    pages: Pages,
+    /// The latest requests.
+    journal: Journal,
 }
 
 #[derive(Debug, Default)]
@@ -187,7 +185,7 @@ struct SessionState {
 impl CassettePlayer {
     /// Counts tokens with the model's tokenizer from now on, where a record does not have their number.
     pub fn count_with(&self, tokenizer: Tokenizer) {
-        self.counter.with(tokenizer);
+        self.shared.counter.with(tokenizer);
     }
 
     /// Names this model in made answers to requests that name none; the first one stays.
@@ -197,13 +195,12 @@ impl CassettePlayer {
 
     /// Makes content under constraints with this tokenizer from now on.
     pub fn draw_with(&self, tokenizer: Tokenizer) {
-        self.counter.draw_with(tokenizer);
+        self.shared.counter.draw_with(tokenizer);
     }
 
-    /// The rules of files of answers, where there are any.
-    #[must_use]
-    pub fn answers(&self) -> Option<&Arc<AnswerRules>> {
-        self.config.answers.as_ref()
+    /// Its configuration, whose cassettes have no records any more.
+    pub fn config(&self) -> &PlayerConfig {
+        &self.config
     }
 
     /// Hands the faults of hand-written records to a server that lets them happen, now and whenever rules are read again or a session with a
@@ -212,7 +209,7 @@ impl CassettePlayer {
     /// # Errors
     /// All that are wrong.
     pub fn give_faults(&self, reader: &Arc<dyn FaultReader>) -> Result<(), AnswersError> {
-        match self.answers() {
+        match &self.config.answers {
             Some(rules) => rules.give_faults(Arc::clone(reader), self.record_faults())?,
             None => reader.take(None, &self.record_faults()).map_err(AnswersError)?,
         }
@@ -222,35 +219,17 @@ impl CassettePlayer {
 
     /// The faults of hand-written records of the cassettes.
     fn record_faults(&self) -> Vec<RecordFault> {
-        let path_of =
-            |at: usize| self.config.cassettes.get(at).map_or(Path::new(""), |cassette| cassette.path.as_path());
-        self.records.iter().filter_map(|(at, record)| RecordFault::of(path_of(*at), record)).collect()
+        self.records.iter().filter_map(|(at, record)| RecordFault::of(self.config.cassette(*at), record)).collect()
     }
 
     /// Makes token ids of exchanges from now on, for a simulated engine whose requests have so many tokens at the most.
     pub fn make_engine_inputs(&self, most_tokens: u32) {
-        self.counter.make_engine_inputs(most_tokens);
+        self.shared.counter.make_engine_inputs(most_tokens);
     }
 
     /// Sets the URL of the server that answers `/vcr/…`, which messages of misses name.
     pub fn pages_are_at(&self, root: &str) {
-        self.pages().are_at(root);
-    }
-
-    /// What takes the place of its pacing while it runs.
-    #[must_use]
-    pub fn changed_pacing(&self) -> Arc<ChangedPacing> {
-        Arc::clone(&self.config.changed_pacing)
-    }
-
-    /// The refusal of a wrapped command's calls to other servers, where they are refused.
-    #[must_use]
-    pub fn network_block(&self) -> Option<&Arc<NetworkBlock>> {
-        self.config.network_block.as_ref()
-    }
-
-    fn pages(&self) -> &Arc<Pages> {
-        self.pages.get_or_init(Arc::default)
+        self.shared.pages.are_at(root);
     }
 
     /// Returns how many records there are to play.
@@ -309,24 +288,6 @@ impl CassettePlayer {
         self.recorder.iter().chain(&self.comparer).for_each(|recorder| recorder.completions().wait());
     }
 
-    /// Answers a request, from a record or from the upstream, or passes it on. For a server that neither pauses nor counts.
-    pub async fn answer(self: &Arc<Self>, request: Request<RequestBody>, pacer: &Pacer) -> PlayerOutcome {
-        let Decided { decision, session, cassette_player } = self.decide(request).await;
-        let mut response = match decision {
-            Decision::Answer(response) => response,
-            Decision::Replay(response) => {
-                let clock = Clock { pacer: pacer.clone(), lateness: LatenessTracker::default() };
-                response.deliver::<Infallible, ()>(clock, None, None, ()).await
-            }
-            Decision::Pass(request) => return PlayerOutcome::Passed(request),
-            Decision::Forward(forward) => cassette_player.forward(*forward).await,
-        };
-        if let Some(session) = session {
-            put(response.headers_mut(), "x-vcr-session", &session);
-        }
-        PlayerOutcome::Answered(response)
-    }
-
     /// Decides how a request is handled: a record answers it, it goes upstream, or it is passed on.
     pub async fn decide(self: &Arc<Self>, request: Request<RequestBody>) -> Decided {
         match self.receive(request).await {
@@ -340,8 +301,7 @@ impl CassettePlayer {
         let Some((at, of_cassette)) = self.records.get(record) else {
             return self.answer_rules().and_then(|rules| rules.name(record).map(str::to_owned)).unwrap_or_default();
         };
-        let path = self.config.cassettes.get(*at).map(|cassette| cassette.path.as_path());
-        of_cassette.name_in(path.unwrap_or(Path::new("")))
+        of_cassette.name_in(self.config.cassette(*at))
     }
 
     /// Changes a session, which begins where there is none.

@@ -32,15 +32,6 @@ impl ReplacedRecords {
     }
 }
 
-/// Outcome of a request.
-#[derive(Debug)]
-pub enum PlayerOutcome {
-    /// The player answered.
-    Answered(Response<ResponseBody>),
-    /// The server around the player answers it.
-    Passed(Request<RequestBody>),
-}
-
 /// Decision for a request.
 #[derive(Debug)]
 pub enum Decision {

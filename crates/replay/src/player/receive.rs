@@ -1,12 +1,11 @@
 //! Reading of a request: its session, whether the player answers it at all, its body.
 
-pub(in crate::player) mod body;
+pub(crate) mod body;
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use http::{Method, Request, StatusCode, header, request::Parts};
+use http::{Extensions, HeaderMap, Method, Request, StatusCode, header, request::Parts};
 use serde_json::Value;
-use tokio::time::Instant;
 
 use crate::{
     account::{
@@ -29,7 +28,7 @@ use recording::{
 };
 
 /// Maximum number of sessions: any request may name a new one.
-pub(super) const MOST_SESSIONS: usize = 10_000;
+const MOST_SESSIONS: usize = 10_000;
 
 impl CassettePlayer {
     /// Reads a request for which a record may be looked for.
@@ -43,31 +42,32 @@ impl CassettePlayer {
         let (parts, body) = request.into_parts();
         let here = |decision| Box::new(Decided { decision, session: None, cassette_player: Arc::clone(self) });
         let refused = |why: &str| here(Decision::Answer(plain(StatusCode::BAD_REQUEST, why)));
-        let session = session_of(&parts.extensions, &parts.headers, &self.config.secrets);
-        let session = session.map_err(|wrong| refused(&wrong.to_string()))?;
-        upstream_of(&parts.extensions).map_err(|wrong| refused(&wrong.to_string()))?;
-        let session = session.unwrap_or_else(|| DEFAULT_SESSION.to_owned());
-        if !self.has_room_for(&session) {
-            return Err(refused(&format!(
-                "there are {MOST_SESSIONS} sessions, which is the most; end one with DELETE /vcr/sessions/NAME"
-            )));
-        }
-        let own = self.sessions.lock().get(&session).and_then(|state| state.own.clone());
-        let cassette_player = own.unwrap_or_else(|| Arc::clone(self));
+        let session = self.session_in(&parts.extensions, &parts.headers).map_err(|why| refused(&why))?;
+        let cassette_player = self.own_of(&session).unwrap_or_else(|| Arc::clone(self));
         if cassette_player.is_foreign(&parts) {
             self.passed.fetch_add(1, Relaxed);
             return Err(here(Decision::Pass(Request::from_parts(parts, body))));
         }
         let body = read(body, self.config.body_limit).await.map_err(|refusal| here(Decision::Answer(refusal)))?;
-        let at = Instant::now();
         let request = IncomingRequest::new(parts, body, session, &cassette_player.config);
-        Ok(Box::new(ReceivedRequest { request, at, cassette_player }))
+        Ok(Box::new(ReceivedRequest { request, cassette_player }))
     }
 
-    /// Returns whether a session is known, or may begin.
-    pub(super) fn has_room_for(&self, session: &str) -> bool {
+    /// The session of a request, one that is known or may begin; why there is none, or no upstream that it may name.
+    pub(super) fn session_in(&self, extensions: &Extensions, headers: &HeaderMap) -> Result<String, String> {
+        let named = session_of(extensions, headers, &self.config.secrets).map_err(|wrong| wrong.to_string())?;
+        upstream_of(extensions).map_err(|wrong| wrong.to_string())?;
+        let Some(session) = named else { return Ok(DEFAULT_SESSION.to_owned()) };
         let sessions = self.sessions.lock();
-        session == DEFAULT_SESSION || sessions.len() < MOST_SESSIONS || sessions.contains_key(session)
+        if sessions.len() < MOST_SESSIONS || sessions.contains_key(&session) {
+            return Ok(session);
+        }
+        Err(format!("there are {MOST_SESSIONS} sessions, which is the most; end one with DELETE /vcr/sessions/NAME"))
+    }
+
+    /// The player of a session that differs from the others.
+    pub(super) fn own_of(&self, session: &str) -> Option<Arc<Self>> {
+        self.sessions.lock().get(session)?.own.clone()
     }
 
     /// Returns whether the server around the player answers a request: one that only reads, or that only a tokenizer needs, unless
@@ -81,7 +81,7 @@ impl CassettePlayer {
         }
         let PlayerConfig { selection, mode, on_miss, .. } = &self.config;
         let boundary = boundary(method.as_str(), path, &Value::Null) + &upstream;
-        let is_selected = matches!(selection.decide(*mode, *on_miss, &boundary, path), Forwarding::Now(_));
+        let is_selected = matches!(selection.decide(*mode, *on_miss, &boundary, path), Forwarding::Now { .. });
         let looks = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
         let of_api = method == Method::GET && path.starts_with("/v1/") && !parts.headers.contains_key(header::UPGRADE);
         let may_leave = (mode.records() || is_selected) && (!looks || of_api);

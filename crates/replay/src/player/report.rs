@@ -1,10 +1,10 @@
 //! What was served, what was not.
 
-pub(in crate::player) mod environment;
-pub(in crate::player) mod groups;
-pub(in crate::player) mod journal;
-pub(in crate::player) mod ledger;
-pub(in crate::player) mod tools;
+pub(crate) mod environment;
+pub(crate) mod groups;
+pub(crate) mod journal;
+pub(crate) mod ledger;
+pub(crate) mod tools;
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -64,7 +64,7 @@ impl CassettePlayer {
         if is_unnamed && has_own && session.is_none() {
             found.values_mut().for_each(|report| report.unserved = unused.len());
         }
-        let blocked = self.network_block().map(|block| block.refused()).unwrap_or_default();
+        let blocked = self.config.network_block.as_ref().map(|block| block.refused()).unwrap_or_default();
         let (sessions, behind) = (found, None);
         let report =
             Report { sessions, earlier, ended, environment, edited, unused, passed, not_recorded, blocked, behind };
@@ -78,11 +78,7 @@ impl CassettePlayer {
     }
 
     /// Returns whether sessions have or had cassettes of their own.
-    pub(super) fn has_own_cassettes(&self) -> bool {
-        self.had_own_cassettes(&self.sessions.lock())
-    }
-
-    fn had_own_cassettes(&self, sessions: &BTreeMap<String, SessionState>) -> bool {
+    pub(super) fn had_own_cassettes(&self, sessions: &BTreeMap<String, SessionState>) -> bool {
         self.earlier.lock().had_own || sessions.values().any(|state| state.has_own_cassette)
     }
 
@@ -91,7 +87,7 @@ impl CassettePlayer {
         let scope = if state.has_own_cassette { Scope::Own } else { Scope::Ended };
         let report = self.report_of(name, state, scope);
         let of_mcp = self.end_mcp(name, state);
-        let served = if state.has_own_cassette { HashSet::new() } else { served(name, state) };
+        let served = if state.has_own_cassette { HashSet::new() } else { state.served(name) };
         let mut earlier = self.earlier.lock();
         earlier.had_own |= state.has_own_cassette;
         earlier.ended += 1;
@@ -122,7 +118,7 @@ impl CassettePlayer {
     fn served_to_any(&self, sessions: &BTreeMap<String, SessionState>) -> HashSet<usize> {
         let mut all = self.earlier.lock().served.clone();
         for (name, state) in sessions.iter().filter(|(_, state)| !state.has_own_cassette) {
-            all.extend(served(name, state));
+            all.extend(state.served(name));
         }
         all
     }
@@ -135,7 +131,7 @@ impl CassettePlayer {
     ) -> BTreeMap<String, SessionReport> {
         let mut begun_now = HashSet::new();
         for (name, state) in sessions.iter().filter(|(_, state)| !state.has_own_cassette) {
-            begun_now.extend(self.groups.begun(&served(name, state)));
+            begun_now.extend(self.groups.begun(&state.served(name)));
         }
         let earlier = self.earlier.lock();
         let mut reports = earlier.reports.reports();
@@ -158,12 +154,8 @@ impl CassettePlayer {
     }
 
     fn report_of(&self, name: &str, state: &SessionState, scope: Scope<'_>) -> SessionReport {
-        let (player, report) = match &state.own {
-            Some(own) => {
-                (&**own, own.session_report(own.sessions.lock().get(name).unwrap_or(&SessionState::default()), scope))
-            }
-            None => (self, self.session_report(state, scope)),
-        };
+        let player = state.own.as_deref().unwrap_or(self);
+        let report = state.played(name, |state| player.session_report(state, scope));
         SessionReport { compared: player.comparisons.of(name), ..report }
     }
 
@@ -191,10 +183,8 @@ impl CassettePlayer {
             forwarded: state.forwarded,
             placeholders: state.placeholders,
             tools: state.tools.clone(),
-            matching: None,
-            compared: None,
             novel: state.misses.list().iter().cloned().filter_map(explained).collect(),
-            is_beside_miss: false,
+            ..SessionReport::default()
         }
     }
 
@@ -216,7 +206,7 @@ impl CassettePlayer {
         let mut usage = self.ended.lock().clone();
         let all = self.records.iter().zip(&self.used).enumerate();
         for (_, ((cassette, record), used)) in all.filter(|(at, _)| self.index.is_servable(*at)) {
-            let path = self.config.cassettes.get(*cassette).map(|it| it.path.display().to_string()).unwrap_or_default();
+            let path = self.config.cassette(*cassette).display().to_string();
             let (is_used, line) = (used.load(Relaxed), record.line);
             add(&mut usage, (path, record.id), Use { is_used, line, request: record.summary() });
         }
@@ -235,14 +225,21 @@ impl CassettePlayer {
 
     pub(super) fn line_of(&self, at: usize) -> String {
         let Some((cassette, record)) = self.records.get(at) else { return String::new() };
-        let file = self.config.cassettes.get(*cassette).map(|it| it.path.display().to_string()).unwrap_or_default();
+        let file = self.config.cassette(*cassette).display();
         format!("{} ({file}:{}) {}", self.name_of(at), record.line, record.summary())
     }
 }
 
-fn served(name: &str, state: &SessionState) -> HashSet<usize> {
-    match &state.own {
-        Some(own) => own.sessions.lock().get(name).map(|state| state.session.served()).unwrap_or_default(),
-        None => state.session.served(),
+impl SessionState {
+    /// Reads what was played in the session of this name: its state, or that in the player which it has of its own.
+    fn played<T>(&self, name: &str, read: impl FnOnce(&Self) -> T) -> T {
+        match &self.own {
+            Some(own) => read(own.sessions.lock().get(name).unwrap_or(&Self::default())),
+            None => read(self),
+        }
+    }
+
+    fn served(&self, name: &str) -> HashSet<usize> {
+        self.played(name, |state| state.session.served())
     }
 }

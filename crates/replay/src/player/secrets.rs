@@ -174,11 +174,7 @@ fn redact_rest(redactor: &mut Redactor<'_>, record: &mut CassetteRecord, side: &
         leave_out_lists(&mut record.answer.content);
     }
     let found = found || is_across;
-    let names = side.events.iter_mut().filter_map(|Moment(_, _, name)| name.as_mut());
-    let in_names = names.fold(false, |found, name| {
-        let clean = redactor.text(name);
-        found | clean.map(|clean| *name = clean).is_some()
-    });
+    let in_names = redact_texts(redactor, side.events.iter_mut().filter_map(|Moment(_, _, name)| name.as_mut()));
     if found || in_names {
         side.body = None;
         side.events.iter_mut().for_each(|Moment(_, data, _)| *data = None);
@@ -192,11 +188,10 @@ fn finds_in_copy(redactor: &mut Redactor<'_>, copy: &str) -> bool {
     in_values || (serde_json::from_str::<IgnoredAny>(copy).is_err() && redactor.text(copy).is_some())
 }
 
-/// Texts, each for itself.
-fn redact_texts<'t>(redactor: &mut Redactor<'_>, texts: impl IntoIterator<Item = &'t mut String>) {
-    for text in texts {
-        redactor.text(text).into_iter().for_each(|redacted| *text = redacted);
-    }
+/// Takes the secrets out of texts, each for itself. True where anything was found.
+fn redact_texts<'t>(redactor: &mut Redactor<'_>, texts: impl IntoIterator<Item = &'t mut String>) -> bool {
+    let clean = |found, text: &'t mut String| redactor.text(text).map(|clean| *text = clean).is_some() || found;
+    texts.into_iter().fold(false, clean)
 }
 
 fn redact_answer(redactor: &mut Redactor<'_>, answer: &mut RecordedAnswer) {
@@ -212,7 +207,7 @@ fn redact_answer(redactor: &mut Redactor<'_>, answer: &mut RecordedAnswer) {
             }
         }
         AnswerContent::Json(value) => drop(redact_body(redactor, value)),
-        AnswerContent::Text(text) => redact_texts(redactor, [text]),
+        AnswerContent::Text(text) => drop(redact_texts(redactor, [text])),
         AnswerContent::Events(events) => redact_events(redactor, events),
         AnswerContent::Bytes(bytes) => redact_bytes(redactor, bytes),
         AnswerContent::Empty => {}

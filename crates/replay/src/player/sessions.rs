@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{
     CassetteOutput, CassettePlayer, CassettePlayerError, HeaderRulesError, Mode, ModeExceptions, OnMiss, PlayerConfig,
-    SessionState, WrittenTimeline,
+    SessionState,
 };
 use crate::{
     account::{Admin, SessionNameError, SessionRecording, session_name},
@@ -82,11 +82,7 @@ impl CassettePlayer {
         let name = session_name(text(requested, "name")?.unwrap_or_default(), &self.config.secrets)?;
         let change = SessionChange::of(requested, &self.config.secrets)?;
         let open = |change: &SessionChange<'_>| {
-            let own = Self::new(self.config_of(change)?)?;
-            self.counter.share_with(&own.counter);
-            own.pages.get_or_init(|| Arc::clone(self.pages()));
-            own.journal.get_or_init(|| Arc::clone(self.journal()));
-            Ok::<_, SessionError>(own)
+            Ok::<_, SessionError>(Self::sharing(self.config_of(change)?, Arc::clone(&self.shared))?)
         };
         if change.is_any() && matches!(self.config.selection, ModeExceptions::Fork(_)) {
             return Err(SessionError::Fork);
@@ -103,7 +99,7 @@ impl CassettePlayer {
         self.hand_over_mcp(&name);
         let state = SessionState { own, has_own_cassette, ..SessionState::default() };
         let before = self.sessions.lock().insert(name.clone(), state);
-        self.journal().forget(Some(&name));
+        self.shared.journal.forget(Some(&name));
         before.map_or(Ok(()), |before| self.close_session(&name, before, None))?;
         Ok(name)
     }
@@ -163,7 +159,7 @@ impl CassettePlayer {
         let output = |write| {
             let path = file.clone().ok_or(SessionError::Shared)?;
             let header = if exists { self.header_over(&path) } else { self.header() };
-            Ok::<_, SessionError>(CassetteOutput { path, header, mode: write, timeline: WrittenTimeline::New })
+            Ok::<_, SessionError>(CassetteOutput { path, header, mode: write, is_full: false })
         };
         (config.mode, config.output) = (mode, write.map(output).transpose()?);
         if config.mode != Mode::Replay && config.upstream.is_none() {

@@ -66,10 +66,7 @@ impl Drop for Driver {
 }
 
 impl Timer {
-    /// Makes the `timerfd` and starts the task that serves it.
-    ///
-    /// # Errors
-    /// When there is none to be had, as when the process is out of file descriptors.
+    /// Makes the `timerfd`, where one is to be had, and starts the task that serves it.
     pub(super) fn start() -> io::Result<Self> {
         let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         let shared = Arc::new(TimerState { fd: register(fd)?, waiting: Lock::default() });

@@ -83,18 +83,13 @@ impl SessionReport {
         !self.misses.is_empty() || self.is_beside_miss
     }
 
-    /// Returns whether anything in it may be a failure by itself, whatever other sessions were served.
-    pub(in crate::account) fn has_failures(&self) -> bool {
-        !self.failing(&Concern::ALL).is_empty()
-    }
-
     /// Returns whether it was asked, or records of it count.
     pub(super) fn has_begun(&self) -> bool {
         self.requests > 0 || !self.begun_unconsumed.is_empty()
     }
 
     /// Adds what failed in another one.
-    pub(in crate::account) fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         let add = |to: &mut BTreeMap<&'static str, u64>, from: BTreeMap<&'static str, u64>| {
             from.into_iter().for_each(|(name, count)| *to.entry(name).or_default() += count);
         };
@@ -121,7 +116,7 @@ impl SessionReport {
             "unconsumed": self.unconsumed, "begun_unconsumed": self.begun_unconsumed, "misses": self.misses, "loose": self.loose, "again": self.again,
             "forwarded": self.forwarded, "tools": self.tools.json()});
         let further = [
-            ("compared", self.compared.as_ref().map(AnswerComparison::json)),
+            ("compared", self.compared.as_ref().map(|compared| json!(compared))),
             ("by_hand", (self.by_hand > 0).then(|| self.by_hand.into())),
             ("placeholders", (self.placeholders > 0).then(|| self.placeholders.into())),
             ("matches", self.matching.as_ref().map(Matching::json)),

@@ -1,6 +1,7 @@
 //! Recorded conversations as a tree of messages: each record is at its last message, below those that it shares with others.
 
 use std::{
+    borrow::Cow,
     cmp::Reverse,
     collections::{BinaryHeap, HashMap},
 };
@@ -27,8 +28,7 @@ struct ConversationNode {
 #[derive(Debug)]
 pub(super) enum Candidates<'a> {
     /// These.
-    Listed(&'a [usize]),
-    Tested(Vec<usize>),
+    Listed(Cow<'a, [usize]>),
     Below(&'a Conversations, u128),
 }
 
@@ -36,7 +36,6 @@ impl Candidates<'_> {
     pub(super) fn is_empty(&self) -> bool {
         match self {
             Self::Listed(records) => records.is_empty(),
-            Self::Tested(records) => records.is_empty(),
             Self::Below(..) => false,
         }
     }
@@ -44,7 +43,6 @@ impl Candidates<'_> {
     pub(super) fn iter(&self) -> Box<dyn Iterator<Item = usize> + '_> {
         match self {
             Self::Listed(records) => Box::new(records.iter().copied()),
-            Self::Tested(records) => Box::new(records.iter().copied()),
             Self::Below(tree, hash) => Box::new(tree.in_order(*hash)),
         }
     }
@@ -91,7 +89,7 @@ impl Conversations {
             Some((left, hash)) if left == 0 || min_match.is_reached(total - left, total) => {
                 Candidates::Below(self, hash)
             }
-            _ => Candidates::Listed(&[]),
+            _ => Candidates::Listed(Cow::default()),
         }
     }
 

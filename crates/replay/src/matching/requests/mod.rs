@@ -2,14 +2,13 @@
 //!
 //! The ways in a chain are tried one after the other; the first record of the first way that has one is served and consumed,
 //! in recorded order. A way whose records are all consumed ends the search: a looser way must not hide that a duplicate is
-//! missing, unless it may ([`AfterExhausted::Looser`]).
+//! missing, unless it may ([`MatchPolicy::loose_after_exhausted`]).
 //!
 //! Consumption belongs to a [`RequestSession`]; its lock is the caller's. N equal requests at once get N records, in the order in which
 //! they take the lock.
 
 mod closest;
 mod conversations;
-mod custom;
 mod likeness;
 mod session;
 #[cfg(test)]
@@ -17,7 +16,9 @@ mod tests;
 
 use std::{
     collections::{HashMap, HashSet},
+    fmt,
     str::FromStr,
+    sync::Arc,
 };
 
 use self::conversations::{Candidates, Conversations};
@@ -25,7 +26,6 @@ pub use super::OnExhausted;
 use super::{MinMatch, index_in};
 use recording::canonical::{CanonicalKey, Identity};
 
-pub use custom::CustomMatch;
 pub use session::{Again, FoundRecord, Lookup, RequestConsumption, RequestSession};
 
 base::named! {
@@ -89,16 +89,6 @@ impl FromStr for RequestMatch {
     }
 }
 
-/// Search after a way whose records are all consumed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum AfterExhausted {
-    /// It ends.
-    #[default]
-    Stop,
-    /// Looser ways follow.
-    Looser,
-}
-
 /// Record of a retried request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Retries {
@@ -122,8 +112,8 @@ base::with_defaults! {
         /// What exhausted records give; `None` for a miss, but the last one where the way is [`RequestMatch::Prefix`],
         /// and where the request is a GET.
         pub on_exhausted: Option<OnExhausted>,
-        /// Whether looser ways follow.
-        pub after_exhausted: AfterExhausted = AfterExhausted::Stop,
+        /// Whether looser ways follow one whose records are all consumed.
+        pub loose_after_exhausted: bool,
         /// What another try gets.
         pub retries: Retries = Retries::Reserve,
         /// The test of [`RequestMatch::Custom`], which finds nothing without one.
@@ -140,6 +130,42 @@ impl MatchPolicy {
     }
 }
 
+/// Test whether a recorded request (the first argument) answers a received one, for [`RequestMatch::Custom`].
+///
+/// Both are in canonical form and have the same method and path. The test runs for each record of that route on each request, under the
+/// session's lock; so it should be quick and must not block.
+#[derive(Clone)]
+pub struct CustomMatch(Arc<Test>);
+
+/// A test over the recorded and the received request.
+type Test = dyn Fn(&Identity, &Identity) -> bool + Send + Sync;
+
+impl CustomMatch {
+    /// Makes a way to find a record of a test.
+    ///
+    /// ```no_run
+    /// use vllm_vcr_replay::matching::requests::{CustomMatch, MatchPolicy, RequestMatch};
+    ///
+    /// let same_model = CustomMatch::new(|recorded, received| recorded.boundary == received.boundary);
+    /// let policy = MatchPolicy { chain: vec![RequestMatch::Canonical, RequestMatch::Custom], custom: Some(same_model), ..MatchPolicy::default() };
+    /// assert_eq!(policy.chain.len(), 2);
+    /// ```
+    #[must_use]
+    pub fn new(answers: impl Fn(&Identity, &Identity) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(answers))
+    }
+
+    fn answers(&self, recorded: &Identity, received: &Identity) -> bool {
+        recorded.route == received.route && (self.0)(recorded, received)
+    }
+}
+
+impl fmt::Debug for CustomMatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CustomMatch")
+    }
+}
+
 /// A request that looks for its record.
 #[derive(Debug, Clone, Copy)]
 pub struct LookupRequest<'a> {
@@ -148,19 +174,9 @@ pub struct LookupRequest<'a> {
     /// The id that its client gave.
     pub request_id: Option<&'a str>,
     /// Whether the client marks it as a retry (`x-stainless-retry-count`).
-    pub retry: Retry,
+    pub is_retry: bool,
     /// The client's key for all tries of one request (`Idempotency-CanonicalKey`).
     pub idempotency_key: Option<&'a str>,
-}
-
-/// Mark of a retry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Retry {
-    /// It is not.
-    #[default]
-    First,
-    /// It is.
-    Again,
 }
 
 /// The recorded requests, indexed.
@@ -266,12 +282,14 @@ impl CassetteIndex {
             RequestMatch::Exact => self.by_exact.get(&identity.exact),
             RequestMatch::Canonical => self.by_key.get(&identity.key),
             RequestMatch::Ordered => self.by_boundary.get(&identity.boundary),
-            RequestMatch::Index => return Candidates::Listed(self.by_index(request.request_id)),
+            RequestMatch::Index => return Candidates::Listed(self.by_index(request.request_id).into()),
             RequestMatch::Prefix => return self.conversations.longest(identity, policy.min_match),
-            RequestMatch::Exec | RequestMatch::Fixture => return Candidates::Listed(&[]),
-            RequestMatch::Custom => return Candidates::Tested(self.by_test(policy.custom.as_ref(), identity)),
+            RequestMatch::Exec | RequestMatch::Fixture => None,
+            RequestMatch::Custom => {
+                return Candidates::Listed(self.by_test(policy.custom.as_ref(), identity).into());
+            }
         };
-        Candidates::Listed(found.map(Vec::as_slice).unwrap_or_default())
+        Candidates::Listed(found.map(Vec::as_slice).unwrap_or_default().into())
     }
 
     /// The servable records that pass the caller's test.

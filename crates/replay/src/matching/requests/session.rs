@@ -5,7 +5,7 @@ use std::{
     hash::BuildHasher,
 };
 
-use super::{AfterExhausted, CassetteIndex, LookupRequest, MatchPolicy, OnExhausted, RequestMatch, Retries, Retry};
+use super::{CassetteIndex, LookupRequest, MatchPolicy, OnExhausted, RequestMatch, Retries};
 use base::bounded_cache::BoundedCache;
 use recording::canonical::CanonicalKey;
 
@@ -137,8 +137,6 @@ pub enum Lookup {
         records: Vec<usize>,
         /// The requests that they were served to.
         served_to: Vec<u64>,
-        /// The way that found them.
-        by: RequestMatch,
     },
     /// No record matches.
     Nothing,
@@ -202,7 +200,7 @@ impl RequestSession {
                 return self.take(index, request, FoundRecord { record, by: *by, again });
             }
             exhausted.get_or_insert((*by, candidates));
-            if policy.after_exhausted == AfterExhausted::Stop || earlier.is_some() {
+            if !policy.loose_after_exhausted || earlier.is_some() {
                 break;
             }
         }
@@ -216,7 +214,7 @@ impl RequestSession {
             Some(record) => self.take(index, request, FoundRecord { record, by, again: Again::Exhausted }),
             None => {
                 let served_to = candidates.iter().flat_map(|record| self.served_to(record)).copied().collect();
-                Lookup::Exhausted { records: candidates.iter().collect(), served_to, by }
+                Lookup::Exhausted { records: candidates.iter().collect(), served_to }
             }
         }
     }
@@ -250,7 +248,7 @@ impl RequestSession {
         }
         match policy.on_exhausted(by, request.identity) {
             OnExhausted::Error => {
-                Lookup::Exhausted { records: vec![record], served_to: self.served_to(record).to_vec(), by }
+                Lookup::Exhausted { records: vec![record], served_to: self.served_to(record).to_vec() }
             }
             OnExhausted::Last | OnExhausted::Cycle => {
                 self.take(index, request, FoundRecord { record, by, again: Again::Exhausted })
@@ -319,7 +317,7 @@ impl RequestSession {
             }
             is_known
         });
-        let is_again = policy.retries == Retries::Reserve && (is_known || request.retry == Retry::Again);
+        let is_again = policy.retries == Retries::Reserve && (is_known || request.is_retry);
         self.last.get(&request.identity.key).filter(|_| is_again).copied()
     }
 

@@ -30,7 +30,7 @@ fn policy(chain: &[RequestMatch]) -> MatchPolicy {
 
 fn ask(session: &mut RequestSession, index: &CassetteIndex, policy: &MatchPolicy, texts: &[&str]) -> Lookup {
     let identity = identity(&turns(texts));
-    let request = LookupRequest { identity: &identity, request_id: None, retry: Retry::First, idempotency_key: None };
+    let request = LookupRequest { identity: &identity, request_id: None, is_retry: false, idempotency_key: None };
     session.select(index, policy, &request)
 }
 
@@ -50,10 +50,10 @@ fn duplicates_come_in_order_and_then_are_exhausted() {
     assert_eq!(found, [Some(0), Some(2)]);
     assert_eq!(
         ask(&mut session, &index, &policy, &["a"]),
-        Lookup::Exhausted { records: vec![0, 2], served_to: vec![1, 2], by: RequestMatch::Canonical },
+        Lookup::Exhausted { records: vec![0, 2], served_to: vec![1, 2] },
         "a looser way does not take over"
     );
-    let loose = MatchPolicy { after_exhausted: AfterExhausted::Looser, ..policy.clone() };
+    let loose = MatchPolicy { loose_after_exhausted: true, ..policy.clone() };
     assert_eq!(record(&ask(&mut session, &index, &loose, &["a"])), Some(1));
     assert_eq!(session.loose().get("ordered"), Some(&1));
     for (on_exhausted, expected) in [(OnExhausted::Last, [0, 2, 2, 2, 2]), (OnExhausted::Cycle, [0, 2, 0, 2, 0])] {
@@ -95,12 +95,8 @@ fn each_way_finds_its_own() {
         let mut body = turns(&["x"]);
         body["stream"] = json!(true);
         let identity = identity(&body);
-        let request = LookupRequest {
-            identity: &identity,
-            request_id: Some("run-1"),
-            retry: Retry::First,
-            idempotency_key: None,
-        };
+        let request =
+            LookupRequest { identity: &identity, request_id: Some("run-1"), is_retry: false, idempotency_key: None };
         record(&RequestSession::default().select(&index, &policy(&[by]), &request))
     };
     assert_eq!((streamed(RequestMatch::Exact), streamed(RequestMatch::Canonical)), (None, Some(2)));
@@ -126,16 +122,11 @@ fn another_try_gets_the_same_record() {
     let index = index(&[&["a"], &["a"], &["a"]]);
     let identity = identity(&turns(&["a"]));
     let mut session = RequestSession::default();
-    let first = LookupRequest { identity: &identity, request_id: None, retry: Retry::First, idempotency_key: None };
+    let first = LookupRequest { identity: &identity, request_id: None, is_retry: false, idempotency_key: None };
     let keyed = LookupRequest { idempotency_key: Some("k"), ..first };
     let policy = policy(&[RequestMatch::Canonical]);
-    let requested = [
-        LookupRequest { retry: Retry::Again, ..first },
-        LookupRequest { retry: Retry::Again, ..first },
-        keyed,
-        keyed,
-        first,
-    ];
+    let requested =
+        [LookupRequest { is_retry: true, ..first }, LookupRequest { is_retry: true, ..first }, keyed, keyed, first];
     let found = requested.map(|request| record(&session.select(&index, &policy, &request)));
     assert_eq!(found, [Some(0), Some(0), Some(1), Some(1), Some(2)]);
     assert_eq!(session.again().get("retry"), Some(&2));
@@ -193,7 +184,7 @@ fn a_session_holds_no_more_after_a_hundred_thousand_requests() {
     let index = index(&[&["a"]]);
     let cycling = MatchPolicy { on_exhausted: Some(OnExhausted::Cycle), ..policy(&[RequestMatch::Canonical]) };
     let (mut session, identity) = (RequestSession::default(), identity(&turns(&["a"])));
-    let first = LookupRequest { identity: &identity, request_id: None, retry: Retry::First, idempotency_key: None };
+    let first = LookupRequest { identity: &identity, request_id: None, is_retry: false, idempotency_key: None };
     for number in 0..100_000 {
         let key = format!("{number}{}", "k".repeat(1000));
         session.select(&index, &cycling, &LookupRequest { idempotency_key: Some(&key), ..first });

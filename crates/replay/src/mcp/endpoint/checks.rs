@@ -51,10 +51,7 @@ pub(super) fn is_modern(version: &str) -> bool {
     MODERN.contains(&version)
 }
 
-/// Returns whether a message is of the modern era, after a look at what it has to have then.
-///
-/// # Errors
-/// With the response, where it has not.
+/// Returns whether a message is of the modern era; the error is the response to one that has not what it has to have then.
 pub(super) fn check_modern(
     head: &McpHeaders,
     message: Option<&RpcMessage>,

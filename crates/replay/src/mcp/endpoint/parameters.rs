@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::checks::decoded;
 use crate::mcp::record_index::RecordIndex;
@@ -74,15 +74,10 @@ fn is_equal(value: &Value, sent: &str) -> bool {
 
 fn marked(schema: &Value) -> Vec<Repeated> {
     let mut found = Vec::new();
-    let mut left: Vec<(Vec<String>, &Map<String, Value>)> = schema
-        .get("properties")
-        .and_then(Value::as_object)
-        .map(|properties| (Vec::new(), properties))
-        .into_iter()
-        .collect();
+    let mut left: Vec<(Vec<String>, &Value)> = vec![(Vec::new(), schema)];
     let mut seen = 0;
-    while let Some((path, properties)) = left.pop() {
-        for (name, property) in properties {
+    while let Some((path, schema)) = left.pop() {
+        for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
             seen += 1;
             if seen > MOST_PROPERTIES {
                 return found;
@@ -91,7 +86,7 @@ fn marked(schema: &Value) -> Vec<Repeated> {
             if let Some(header) = property.get(MARK).and_then(Value::as_str) {
                 found.push(Repeated { header: header.to_ascii_lowercase(), path: path.clone() });
             }
-            left.extend(property.get("properties").and_then(Value::as_object).map(|inner| (path, inner)));
+            left.push((path, property));
         }
     }
     found

@@ -66,13 +66,8 @@ impl McpConnection {
     }
 
     /// Sorts steps into those of the own stream and those of others.
-    pub(super) fn sort(
-        &mut self,
-        steps: Vec<SessionStep>,
-        stream: u64,
-        own: &mut Own,
-        deliveries: &mut Vec<StreamMessage>,
-    ) {
+    pub(super) fn sort(&mut self, steps: Vec<SessionStep>, stream: u64) -> (Own, Vec<StreamMessage>) {
+        let (mut own, mut deliveries) = (Own::default(), Vec::new());
         for step in steps {
             match step {
                 SessionStep::End => own.has_ended = true,
@@ -87,6 +82,7 @@ impl McpConnection {
                 SessionStep::Send(sent) => deliveries.push(StreamMessage::Message(sent.stream, sent.message)),
             }
         }
+        (own, deliveries)
     }
 
     /// Keeps a message for the stream of a GET, which modern clients do not have.
@@ -144,8 +140,8 @@ pub(crate) fn account_session(name: &str) -> &str {
     if name.starts_with("mcp:") { DEFAULT_SESSION } else { name.split('/').next().unwrap_or(name) }
 }
 
-#[derive(Debug)]
-pub(in crate::mcp) struct Sessions {
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
     index: Arc<RecordIndex>,
     server: String,
     policy: McpPolicy,
@@ -167,20 +163,8 @@ pub(in crate::mcp) struct Sessions {
 
 impl Sessions {
     pub(super) fn new(index: Arc<RecordIndex>, server: &str, policy: McpPolicy) -> Self {
-        Self {
-            recorded: index.sessions(),
-            rounds: BTreeMap::new(),
-            index,
-            server: server.to_owned(),
-            policy,
-            most: BYTES,
-            entries: BTreeMap::new(),
-            begun: BTreeMap::new(),
-            tick: 0,
-            bytes: 0,
-            earlier: EarlierReports::default(),
-            served: HashSet::new(),
-        }
+        let (recorded, server) = (index.sessions(), server.to_owned());
+        Self { index, server, policy, most: BYTES, recorded, ..Self::default() }
     }
 
     #[cfg(test)]
@@ -273,7 +257,7 @@ impl Sessions {
     }
 
     /// Forgets what sessions consumed; what failed stays.
-    pub(in crate::mcp) fn reset(&mut self, session: Option<&str>) {
+    pub(crate) fn reset(&mut self, session: Option<&str>) {
         for entry in self.entries.values().filter(|entry| session.is_none_or(|session| session == entry.session)) {
             let mut connection = entry.connection.lock();
             let report = connection.session.session_report(&HashSet::new());
@@ -290,7 +274,7 @@ impl Sessions {
         }
     }
 
-    pub(in crate::mcp) fn end_session(&mut self, session: &str) {
+    pub(crate) fn end_session(&mut self, session: &str) {
         let ended = self.entries.iter().filter(|(_, entry)| entry.session == session).map(|(key, _)| key.clone());
         let ended: Vec<SessionKey> = ended.collect();
         self.forget(&ended);
@@ -298,10 +282,15 @@ impl Sessions {
         self.rounds.remove(session);
     }
 
+    /// Those of all sessions of the account, or of one.
+    fn wanted(&self, session: Option<&str>) -> impl Iterator<Item = &SessionEntry> {
+        self.entries.values().filter(move |entry| session.is_none_or(|session| session == entry.session))
+    }
+
     /// How often each record was served in a session of the account.
     pub(super) fn times(&self, session: &str) -> BTreeMap<usize, usize> {
         let mut times = BTreeMap::new();
-        for entry in self.entries.values().filter(|entry| entry.session == session) {
+        for entry in self.wanted(Some(session)) {
             let consumption = &entry.connection.lock().session.consumption;
             consumption.records().for_each(|at| *times.entry(at).or_default() += consumption.times(at));
         }
@@ -309,19 +298,17 @@ impl Sessions {
     }
 
     /// What failed in sessions that are no longer here.
-    pub(in crate::mcp) fn earlier(&self) -> BTreeMap<String, SessionReport> {
+    pub(crate) fn earlier(&self) -> BTreeMap<String, SessionReport> {
         self.earlier.reports()
     }
 
-    pub(in crate::mcp) fn misses(&self, session: Option<&str>) -> Vec<Value> {
-        let wanted = self.entries.values().filter(|entry| session.is_none_or(|session| session == entry.session));
-        wanted.flat_map(|entry| entry.connection.lock().session.account.novel.list().to_vec()).collect()
+    pub(crate) fn misses(&self, session: Option<&str>) -> Vec<Value> {
+        self.wanted(session).flat_map(|entry| entry.connection.lock().session.account.novel.list().to_vec()).collect()
     }
 
     /// Adds what was served to a report: of all sessions of the account, or of one.
-    pub(in crate::mcp) fn add_to(&self, report: &mut Report, session: Option<&str>) {
-        let wanted: Vec<&SessionEntry> =
-            self.entries.values().filter(|entry| session.is_none_or(|session| session == entry.session)).collect();
+    pub(crate) fn add_to(&self, report: &mut Report, session: Option<&str>) {
+        let wanted: Vec<&SessionEntry> = self.wanted(session).collect();
         let served = self.times_served(&wanted);
         let mut was_used = false;
         for entry in &wanted {

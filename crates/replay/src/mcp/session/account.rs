@@ -17,12 +17,12 @@ const MOST_CHANGES: usize = 100;
 pub(super) const REPLAYED: &str = "replayed";
 
 #[derive(Debug, Default)]
-pub(in crate::mcp) struct Account {
+pub(crate) struct Account {
     /// Counts of requests and of what they got; what depends on other sessions is not filled in.
-    pub(in crate::mcp) counts: SessionReport,
-    pub(in crate::mcp) novel: KeptMisses,
+    pub(crate) counts: SessionReport,
+    pub(crate) novel: KeptMisses,
     /// Replies of the client that are not as they were recorded.
-    pub(in crate::mcp) replies: Vec<EnvironmentChange>,
+    pub(crate) replies: Vec<EnvironmentChange>,
     /// Outcome of each message since that was last taken, where it is kept.
     journal: Option<Vec<JournalEntry>>,
     /// The records that answered messages since then.
@@ -81,7 +81,7 @@ impl McpSession {
 
     /// What was served and what was not, beside sessions that were served these records. A record without a group counts as unconsumed
     /// where none of them was served it either; one of a group, where any of the group was served here.
-    pub(in crate::mcp) fn session_report(&self, others: &HashSet<usize>) -> SessionReport {
+    pub(crate) fn session_report(&self, others: &HashSet<usize>) -> SessionReport {
         let index = &self.index;
         let countable = || index.records().iter().enumerate().filter(|(_, indexed)| indexed.counts());
         let left: Vec<_> = countable().filter(|(at, _)| self.consumption.times(*at) == 0).collect();
@@ -106,21 +106,20 @@ impl McpSession {
 
     /// Whether a record is of a list that was served from another record of it.
     fn was_listed(&self, at: usize, method: &str) -> bool {
-        let key = self.index.requests().identity(at).map(|identity| identity.key);
+        let key = self.index.requests.identity(at).map(|identity| identity.key);
         let equal = key.filter(|_| self.repeats(method)).map(|key| self.index.of_key(key));
         equal.into_iter().flatten().any(|at| self.consumption.times(*at) > 0)
     }
 
     /// The same, which keeps the outcome of each message until that is taken.
-    #[must_use]
-    pub(in crate::mcp) fn with_journal(mut self) -> Self {
+    pub(crate) fn with_journal(mut self) -> Self {
         self.account.journal = Some(Vec::new());
         self
     }
 
     /// Takes the outcome of the messages since it was last taken, without sessions and times, and the places of the records that
     /// answered.
-    pub(in crate::mcp) fn take_journal(&mut self) -> (Vec<JournalEntry>, Vec<usize>) {
+    pub(crate) fn take_journal(&mut self) -> (Vec<JournalEntry>, Vec<usize>) {
         let journal = self.account.journal.as_mut().map(std::mem::take).unwrap_or_default();
         (journal, std::mem::take(&mut self.account.served))
     }

@@ -9,16 +9,9 @@ use crate::{
 };
 use recording::mcp::McpRecord;
 
-/// Answers whose differences are kept.
-const MOST_CHANGED: usize = 100;
-
 impl McpSession {
     /// Takes a message with what the real server answered, and compares it with the record of the message by `compare`.
-    pub(in crate::mcp) fn compare(
-        &mut self,
-        now: &McpRecord,
-        compare: impl FnOnce(&str, &McpRecord) -> AnswerComparison,
-    ) {
+    pub(crate) fn compare(&mut self, now: &McpRecord, compare: impl FnOnce(&str, &McpRecord) -> AnswerComparison) {
         let (method, index) = (now.method.as_str(), Arc::clone(&self.index));
         if method == "ping" {
             return;
@@ -51,12 +44,8 @@ impl McpSession {
         if method == "tools/list" {
             self.note_tools(&indexed.record, now);
         }
-        let mut compared = compare(&format!("{} (line {})", indexed.name(), indexed.line), &indexed.record);
-        let answers = self.account.counts.compared.get_or_insert_default();
-        if answers.changes.len() >= MOST_CHANGED {
-            compared.changes.clear();
-        }
-        answers.add(compared);
+        let compared = compare(&format!("{} (line {})", indexed.name(), indexed.line), &indexed.record);
+        self.account.counts.compared.get_or_insert_default().add(compared);
     }
 
     fn note_tools(&mut self, recorded: &McpRecord, now: &McpRecord) {

@@ -35,7 +35,7 @@ impl McpSession {
         let Some(source) = self.index.records().get(at).map(IndexedRecord::source) else {
             return PlaceholderValues::default();
         };
-        let (plan, is_source) = (self.index.plans().of(source), self.index.plans().is_source(source));
+        let (plan, is_source) = (self.index.plans.of(source), self.index.plans.is_source(source));
         if plan.is_none() && !is_source {
             return PlaceholderValues::default();
         }
@@ -49,7 +49,7 @@ impl McpSession {
     }
 
     /// Sends what is next of a record, up to a reply that is waited for.
-    pub(super) fn go_on(&mut self, mut playback: Playback, now: Duration, out: &mut MessageSteps) {
+    pub(super) fn go_on(&mut self, mut playback: Playback, out: &mut MessageSteps) {
         let index = Arc::clone(&self.index);
         let Some(indexed) = playback.at.and_then(|at| index.records().get(at)) else { return };
         let method = indexed.record.method.as_str();
@@ -80,7 +80,7 @@ impl McpSession {
                     self.asks += 1;
                     send(message);
                     let Some(reply) = reply.filter(|_| self.waiting.len() < MOST_ASKS) else { continue };
-                    let until = now.saturating_add(self.policy.reply_within);
+                    let until = out.now.saturating_add(self.policy.reply_within);
                     self.waiting.insert(id, PendingReply { playback, method, reply, until });
                     return;
                 }
@@ -99,28 +99,22 @@ impl McpSession {
     pub fn expire(&mut self, now: Duration) -> Vec<SessionStep> {
         let late = self.waiting.iter().take_while(|(_, waiting)| waiting.until <= now).map(|(id, _)| *id);
         let late: Vec<u64> = late.collect();
-        let mut out = MessageSteps::new(0);
+        let mut out = MessageSteps::new(0, now);
         for id in late {
             let Some(waiting) = self.waiting.remove(&id) else { continue };
             self.note_reply(&waiting, None);
-            self.go_on(waiting.playback, now, &mut out);
+            self.go_on(waiting.playback, &mut out);
         }
         out.steps
     }
 
     /// Takes a client's answer to a request of the server, and goes on with the record.
-    pub(super) fn reply(
-        &mut self,
-        id: Option<&Id>,
-        answer: &Map<String, Value>,
-        now: Duration,
-        out: &mut MessageSteps,
-    ) {
+    pub(super) fn reply(&mut self, id: Option<&Id>, answer: &Map<String, Value>, out: &mut MessageSteps) {
         let waiting = id.and_then(|id| self.waiting.remove(&id.value().as_u64()?));
         match waiting {
             Some(waiting) => {
                 self.note_reply(&waiting, Some(answer));
-                self.go_on(waiting.playback, now, out);
+                self.go_on(waiting.playback, out);
             }
             None => self.forward_further(out),
         }

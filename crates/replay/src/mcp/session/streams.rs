@@ -4,7 +4,7 @@ use std::{mem::take, sync::Arc};
 
 use serde_json::{Value, json};
 
-use super::{MOST_ASKS, McpSession, MessageSteps, SentMessage, SessionStep};
+use super::{MOST_ASKS, McpSession, MessageSteps, SessionStep};
 use crate::{
     matching::requests::RequestConsumption,
     mcp::{
@@ -14,12 +14,12 @@ use crate::{
 };
 
 impl McpSession {
-    pub(in crate::mcp) fn was_used(&self) -> bool {
+    pub(crate) fn was_used(&self) -> bool {
         self.account.counts.requests > 0 || !self.consumption.is_empty()
     }
 
     /// Bytes that it takes beside the recording, about.
-    pub(in crate::mcp) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         /// Of an empty session, of a record that was served, and of a stream that waits.
         const OF_EACH: [usize; 3] = [2048, 160, 512];
         let [own, served, waiting] = OF_EACH;
@@ -27,7 +27,7 @@ impl McpSession {
     }
 
     /// Forgets what was served and what waits; the negotiated version stays.
-    pub(in crate::mcp) fn rewind(&mut self) {
+    pub(crate) fn rewind(&mut self) {
         let fresh = Self::new(Arc::clone(&self.index), &self.server, self.policy);
         let (version, upstream, round) = (take(&mut self.version), take(&mut self.upstream), self.round.take());
         if let Some(round) = &round {
@@ -47,7 +47,7 @@ impl McpSession {
     }
 
     /// Forgets what would be sent on a stream that the client closed; in the modern era it cancelled its request by that.
-    pub(in crate::mcp) fn closed(&mut self, stream: u64, is_modern: bool) {
+    pub(crate) fn closed(&mut self, stream: u64, is_modern: bool) {
         if is_modern {
             self.waiting.retain(|_, waiting| waiting.playback.stream != stream);
         }
@@ -56,7 +56,7 @@ impl McpSession {
     }
 
     /// Forgets everything that is still to be sent; its streams.
-    pub(in crate::mcp) fn end_streams(&mut self) -> Vec<u64> {
+    pub(crate) fn end_streams(&mut self) -> Vec<u64> {
         let waiting = take(&mut self.waiting).into_values().map(|waiting| waiting.playback.stream);
         waiting.chain(take(&mut self.open).into_keys()).collect()
     }
@@ -73,7 +73,7 @@ impl McpSession {
         let filter = params.get("notifications").cloned().unwrap_or_else(|| json!({}));
         let params = json!({"notifications": filter, "_meta": {SUBSCRIPTION: id.value()}});
         let message = call(None, "notifications/subscriptions/acknowledged", params);
-        out.steps.push(SessionStep::Send(SentMessage { stream: out.stream, message, is_unsolicited: false }));
+        out.send(message);
         self.subscriptions.begin(None, id.value(), out.stream);
         self.hold(out.stream, Some(id));
     }

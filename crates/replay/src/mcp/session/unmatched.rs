@@ -40,7 +40,7 @@ pub(super) struct UpstreamSession {
 
 impl McpSession {
     /// Parameters of the client's `initialize`, with which a session with the real server can be opened.
-    pub(in crate::mcp) fn opening(&self) -> &Value {
+    pub(crate) fn opening(&self) -> &Value {
         &self.upstream.opening
     }
 
@@ -74,7 +74,7 @@ impl McpSession {
     /// The record of the same method that is closest to a request.
     fn nearest(&self, identity: &Identity) -> Option<usize> {
         let served = self.consumption.records().collect();
-        self.index.requests().closest(identity, &served, 1).first().copied()
+        self.index.requests.closest(identity, &served, 1).first().copied()
     }
 
     /// Answers a request for which there is no record, or none left.
@@ -162,7 +162,7 @@ impl McpSession {
 /// Returns true if a record may answer in place of one that was not recorded: of the same tool, with at least half of the names of all
 /// arguments in common.
 fn may_answer(index: &RecordIndex, at: usize, identity: &Identity) -> bool {
-    let recorded = index.requests().identity(at);
+    let recorded = index.requests.identity(at);
     recorded.is_some_and(|recorded| {
         let (a, b) = (argument_names(recorded), argument_names(identity));
         let both = a.intersection(&b).count();

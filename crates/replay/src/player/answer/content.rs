@@ -29,18 +29,18 @@ use recording::{
     trace::{Response, ResponseContent},
 };
 
-pub(in crate::player) const EVENTS: &str = "text/event-stream; charset=utf-8";
+pub(crate) const EVENTS: &str = "text/event-stream; charset=utf-8";
 
 /// The content of a response, with its type.
-pub(in crate::player) struct ContentReply {
-    pub(in crate::player) content: RecordedContent,
-    pub(in crate::player) content_type: &'static str,
+pub(crate) struct ContentReply {
+    pub(crate) content: RecordedContent,
+    pub(crate) content_type: &'static str,
     /// When a body is complete.
-    pub(in crate::player) end: Duration,
+    pub(crate) end: Duration,
 }
 
 impl ContentReply {
-    pub(in crate::player) fn stream(events: Vec<(Duration, Bytes)>) -> Self {
+    pub(crate) fn stream(events: Vec<(Duration, Bytes)>) -> Self {
         Self { content: RecordedContent::Events(events), content_type: EVENTS, end: Duration::ZERO }
     }
 }
@@ -51,12 +51,12 @@ fn encoded(TimedEvent { ms, name, data }: TimedEvent) -> (Duration, Bytes) {
 }
 
 /// A recorded time; zero for one that no clock can have.
-pub(in crate::player) fn time(ms: f64) -> Duration {
+pub(crate) fn time(ms: f64) -> Duration {
     Millis(ms).duration().unwrap_or_default()
 }
 
 /// Builds the content of a response to a request; token counts that the record lacks are computed.
-pub(in crate::player) fn reply(record: &CassetteRecord, incoming: &IncomingRequest, counter: &Counter) -> ContentReply {
+pub(crate) fn reply(record: &CassetteRecord, incoming: &IncomingRequest, counter: &Counter) -> ContentReply {
     if let Some(events) = events(record, incoming, counter) {
         return ContentReply::stream(events.into_iter().map(encoded).collect());
     }
@@ -66,7 +66,11 @@ pub(in crate::player) fn reply(record: &CassetteRecord, incoming: &IncomingReque
             let side = record.side.as_ref().filter(|_| record.is_as_recorded());
             let recorded = side.and_then(|side| side.body.clone());
             let answer = || answer(record, incoming, counter).map(Answer::into_body);
-            let encoded = || answer().or_else(|| plain_json(record)).unwrap_or_default().to_string();
+            let plain = || match &record.answer.content {
+                AnswerContent::Json(value) => with_head(value, record.side.as_ref()),
+                _ => Value::Null,
+            };
+            let encoded = || answer().unwrap_or_else(plain).to_string();
             ("application/json", Bytes::from(recorded.unwrap_or_else(encoded)))
         }
         AnswerContent::Text(text) => ("text/plain; charset=utf-8", Bytes::from(text.clone())),
@@ -77,7 +81,7 @@ pub(in crate::player) fn reply(record: &CassetteRecord, incoming: &IncomingReque
 }
 
 /// Returns the events of a record that is served as a stream; `None` for one that is served as a body.
-pub(in crate::player) fn events(
+pub(crate) fn events(
     record: &CassetteRecord,
     incoming: &IncomingRequest,
     counter: &Counter,
@@ -107,14 +111,6 @@ pub(in crate::player) fn events(
     }
 }
 
-/// Returns the JSON of a record that is no answer of a model.
-fn plain_json(record: &CassetteRecord) -> Option<Value> {
-    match &record.answer.content {
-        AnswerContent::Json(value) => Some(with_head(value, record.side.as_ref())),
-        _ => None,
-    }
-}
-
 fn is_whole(events: &[Moment]) -> bool {
     !events.is_empty() && events.iter().all(|Moment(_, data, _)| data.is_some())
 }
@@ -130,7 +126,7 @@ fn as_asked(
     incoming: &IncomingRequest,
     answer: impl Fn() -> Option<Answer>,
 ) -> Vec<TimedEvent> {
-    let (had, wants) = (wants_usage(&record.body), incoming.wants_usage());
+    let (had, wants) = (wants_usage(&record.body), wants_usage(&incoming.body));
     let is_usage = |data: &str| {
         let event = serde_json::from_str::<Value>(data).unwrap_or_default();
         event.get("choices").and_then(Value::as_array).is_some_and(Vec::is_empty)
@@ -193,12 +189,15 @@ fn answer(record: &CassetteRecord, incoming: &IncomingRequest, counter: &Counter
             let answer = Answer::read(endpoint, whole)?;
             Some(counter.filled_answer(endpoint, answer, &incoming.body))
         }
-        AnswerContent::Json(_)
-        | AnswerContent::Empty
-        | AnswerContent::Events(_)
-        | AnswerContent::Text(_)
-        | AnswerContent::Bytes(_) => None,
+        _ => None,
     }
+}
+
+/// Adds why a choice ended, where it was written by hand without that.
+pub(crate) fn complete(choice: &mut Map<String, Value>) {
+    let calls = choice.get("message").and_then(|message| message.get("tool_calls")?.as_array());
+    let reason = if calls.is_none_or(Vec::is_empty) { "stop" } else { "tool_calls" };
+    choice.entry("finish_reason").or_insert_with(|| reason.into());
 }
 
 /// The choices with the reason of their end, where a record written by hand lacks it.
@@ -209,11 +208,7 @@ fn ended<'a>(record: &CassetteRecord, choices: &'a [Map<String, Value>]) -> Cow<
         return Cow::Borrowed(choices);
     }
     let mut ended = choices.to_vec();
-    for choice in ended.iter_mut().filter(|choice| is_missing(choice)) {
-        let calls = choice.get("message").and_then(|message| message.get("tool_calls")?.as_array());
-        let reason = if calls.is_some_and(|calls| !calls.is_empty()) { "tool_calls" } else { "stop" };
-        choice.insert("finish_reason".to_owned(), reason.into());
-    }
+    ended.iter_mut().for_each(complete);
     Cow::Owned(ended)
 }
 
@@ -280,22 +275,19 @@ fn with_own_head(value: Value, endpoint: Endpoint, record: &CassetteRecord, inco
     whole.into()
 }
 
-/// The pieces in which a hand-written answer is cut, where it is.
-fn parts(record: &CassetteRecord) -> Vec<(&'static str, String)> {
-    match &record.answer.made {
-        Some(MadeAnswer::Parts(parts)) => parts.iter().map(|part| (part.field, part.text.clone())).collect(),
-        _ => Vec::new(),
-    }
-}
-
 /// Returns how the answer is cut for a stream: into as many events as it came in, at their times.
 fn cut(record: &CassetteRecord, incoming: &IncomingRequest) -> Cut {
     let side = record.side.as_ref();
+    // The pieces of a hand-written answer.
+    let parts = match &record.answer.made {
+        Some(MadeAnswer::Parts(parts)) => parts.iter().map(|part| (part.field, part.text.clone())).collect(),
+        _ => Vec::new(),
+    };
     Cut {
         times: side.iter().flat_map(|side| &side.events).map(|Moment(ms, ..)| *ms).collect(),
         end: side.map_or(0.0, |side| side.ms),
-        usage: incoming.wants_usage(),
-        parts: parts(record),
+        usage: wants_usage(&incoming.body),
+        parts,
     }
 }
 

@@ -13,7 +13,10 @@
 use serde_json::Value;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use crate::player::{answer::generated::texts_of, record::assemble};
+use crate::player::{
+    answer::generated::{BYTES_PER_TOKEN, texts_of},
+    record::assemble,
+};
 use api::{
     Endpoint, EventOptions,
     answers::Answer,
@@ -24,9 +27,6 @@ use api::{
 use net::wire::json_as_utf8;
 use recording::trace::{Response, ResponseContent};
 use text::prompt::{SpecialTokens, Tokenizer};
-
-/// Bytes of text that one id stands for where there is no tokenizer.
-const BYTES_PER_TOKEN: usize = 4;
 
 /// Ids of a message's role and borders.
 const AROUND_MESSAGE: u64 = 4;

@@ -28,11 +28,11 @@ pub enum Ids {
 
 /// Ids of an answer and what stands for them, both as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(in crate::player) struct Renaming(Vec<(String, String)>);
+pub(crate) struct Renaming(Vec<(String, String)>);
 
 impl Renaming {
     /// None, or the next one of a counter.
-    pub(in crate::player) fn next(ids: Ids, counter: &AtomicU64, record: &CassetteRecord, path: &str) -> Self {
+    pub(crate) fn next(ids: Ids, counter: &AtomicU64, record: &CassetteRecord, path: &str) -> Self {
         match ids {
             Ids::Recorded => Self::default(),
             Ids::Fresh => Self::of(record, path, counter.fetch_add(1, Relaxed) + 1),
@@ -62,7 +62,7 @@ impl Renaming {
     }
 
     /// Puts the new ids into an answer.
-    pub(in crate::player) fn rename(&self, content: &mut RecordedContent) {
+    pub(crate) fn rename(&self, content: &mut RecordedContent) {
         if self.0.is_empty() {
             return;
         }
@@ -74,7 +74,7 @@ impl Renaming {
 }
 
 /// The id that an answer is given that was recorded with none.
-pub(in crate::player) fn made_up(record: &CassetteRecord, path: &str) -> String {
+pub(crate) fn made_up(record: &CassetteRecord, path: &str) -> String {
     let number = record.id;
     match Endpoint::of_path(path) {
         Endpoint::Messages => format!("msg_vcr_{number}"),
@@ -98,11 +98,7 @@ fn calls(record: &CassetteRecord) -> Vec<String> {
             own.as_object_mut().and_then(|fields| fields.shift_remove("previous_response_id"));
             visit_ids(&mut own, &mut |id| ids.extend(seen.insert(id.clone()).then(|| id.clone())));
         }
-        AnswerContent::Json(_)
-        | AnswerContent::Empty
-        | AnswerContent::Events(_)
-        | AnswerContent::Text(_)
-        | AnswerContent::Bytes(_) => {}
+        _ => {}
     }
     ids
 }

@@ -62,11 +62,7 @@ struct AnswerFacts {
 }
 
 /// Returns the counts of an answer; `None` for an error, and for what is not generated.
-pub(in crate::player) fn of(
-    record: &CassetteRecord,
-    incoming: &IncomingRequest,
-    counter: &Counter,
-) -> Option<Generated> {
+pub(crate) fn of(record: &CassetteRecord, incoming: &IncomingRequest, counter: &Counter) -> Option<Generated> {
     let endpoint = Endpoint::of_path(incoming.path());
     if record.answer.status >= 400 || !endpoint.generates() {
         return None;
@@ -103,14 +99,10 @@ fn answered(
     Some(match &record.answer.content {
         AnswerContent::Choices { choices, usage } => {
             let finish = |choice: &Map<String, Value>| word(ChoiceView::read(choice).finish_reason);
-            let text = |choice: &Map<String, Value>| match choice.get("message").map(wire_message) {
-                Some(message) => ChoiceView::read(&Map::from_iter([("message".to_owned(), message)])).text(),
-                None => ChoiceView::read(choice).text(),
-            };
             AnswerFacts {
                 counts: TokenCounts::read(&counter.filled(usage_of(record, usage).as_deref(), &incoming.body, choices)),
                 finishes: choices.iter().map(finish).collect(),
-                texts: choices.iter().filter(|_| has_texts).map(text).collect(),
+                texts: choices.iter().filter(|_| has_texts).map(text_of).collect(),
             }
         }
         AnswerContent::Json(Value::Object(answer)) => {
@@ -123,12 +115,16 @@ fn answered(
             }
         }
         AnswerContent::Events(events) if has_texts => streamed(events, counter)?,
-        AnswerContent::Json(_)
-        | AnswerContent::Empty
-        | AnswerContent::Events(_)
-        | AnswerContent::Text(_)
-        | AnswerContent::Bytes(_) => return None,
+        _ => return None,
     })
+}
+
+/// The text of a choice as a file shows it.
+fn text_of(choice: &Map<String, Value>) -> String {
+    match choice.get("message").map(wire_message) {
+        Some(message) => ChoiceView::read(&Map::from_iter([("message".to_owned(), message)])).text(),
+        None => ChoiceView::read(choice).text(),
+    }
 }
 
 /// Counts of a stream that makes up no answer, as one that failed in its middle; `None` where it has no text.
@@ -155,7 +151,7 @@ fn streamed(events: &[SseEvent], counter: &Counter) -> Option<AnswerFacts> {
 
 impl Generated {
     /// Lets an engine compute the tokens of so many events only, and at least one.
-    pub(in crate::player) fn break_off(&mut self, chunks: &[TokenChunk], events: usize) {
+    pub(crate) fn break_off(&mut self, chunks: &[TokenChunk], events: usize) {
         let Some(EngineInput { outputs, .. }) = &mut self.engine_input else { return };
         for (choice, output) in outputs.iter_mut().enumerate() {
             let shown = chunks.iter().filter(|chunk| chunk.choice == choice && chunk.event < events);
@@ -184,7 +180,7 @@ fn short(count: u64) -> u32 {
 }
 
 /// The token counts of an answer of choices: as they were recorded where the answer is, else as the file has them.
-pub(in crate::player) fn usage_of<'a>(record: &CassetteRecord, shown: &'a Option<Value>) -> Option<Cow<'a, Value>> {
+pub(crate) fn usage_of<'a>(record: &CassetteRecord, shown: &'a Option<Value>) -> Option<Cow<'a, Value>> {
     let recorded = record.side.as_ref().and_then(Sidecar::usage).filter(|_| record.is_as_recorded());
     recorded.map(Cow::Owned).or(shown.as_ref().map(Cow::Borrowed))
 }
@@ -220,8 +216,8 @@ fn word(finish: Option<&str>) -> &'static str {
     }
 }
 
-/// Bytes of text that count as one token.
-const BYTES_PER_TOKEN: usize = 4;
+/// Bytes of text that count as one token where there is no tokenizer.
+pub(crate) const BYTES_PER_TOKEN: usize = 4;
 
 /// Tokens of a message beside its text: its role and its borders.
 const AROUND_MESSAGE: usize = 4;
@@ -229,7 +225,7 @@ const AROUND_MESSAGE: usize = 4;
 /// Counter of the tokens of an answer that was recorded or written without their numbers: by the model's tokenizer once there is one, else
 /// an estimate of four bytes of text a token, and four tokens around each message.
 #[derive(Debug, Default)]
-pub(in crate::player) struct Counter {
+pub(crate) struct Counter {
     tokenizer: OnceLock<Tokenizer>,
     /// The most tokens of a request of the simulated engine that responses pass through, where there is one.
     most_tokens: OnceLock<u32>,
@@ -239,27 +235,24 @@ pub(in crate::player) struct Counter {
 
 impl Counter {
     /// Counts with the model's tokenizer from now on.
-    pub(in crate::player) fn with(&self, tokenizer: Tokenizer) {
+    pub(crate) fn with(&self, tokenizer: Tokenizer) {
         // The first one stays.
         let _known = self.tokenizer.set(tokenizer);
     }
 
     /// The model's tokenizer, where it is known.
-    pub(in crate::player) fn tokenizer(&self) -> Option<&Tokenizer> {
+    pub(crate) fn tokenizer(&self) -> Option<&Tokenizer> {
         self.tokenizer.get()
     }
 
     /// Draws made content with this tokenizer from now on.
-    pub(in crate::player) fn draw_with(&self, tokenizer: Tokenizer) {
+    pub(crate) fn draw_with(&self, tokenizer: Tokenizer) {
         // The first one stays.
         let _known = self.drawing.set((tokenizer, OnceLock::new()));
     }
 
-    /// The maker of content under constraints, with its tokenizer.
-    ///
-    /// # Errors
-    /// Where there is no tokenizer, or one without texts.
-    pub(in crate::player) fn guide(&self) -> Result<(&Tokenizer, &Guide), String> {
+    /// The maker of content under constraints, with its tokenizer; why there is none, or one without texts.
+    pub(crate) fn guide(&self) -> Result<(&Tokenizer, &Guide), String> {
         let (tokenizer, guide) = self.drawing.get().ok_or("content is made by `play` only")?;
         if tokenizer.is_ids_only() {
             return Err("no content can be made without a tokenizer".to_owned());
@@ -268,47 +261,31 @@ impl Counter {
         Ok((tokenizer, guide))
     }
 
-    /// Lets another one count as this one does.
-    pub(in crate::player) fn share_with(&self, other: &Self) {
-        self.tokenizer.get().cloned().into_iter().for_each(|tokenizer| other.with(tokenizer));
-        self.drawing.get().into_iter().for_each(|(tokenizer, _)| other.draw_with(tokenizer.clone()));
-        self.most_tokens.get().into_iter().for_each(|most| other.make_engine_inputs(*most));
-    }
-
     /// Makes token ids of requests and responses too from now on, for an engine whose requests have so many tokens at the most.
-    pub(in crate::player) fn make_engine_inputs(&self, most: u32) {
+    pub(crate) fn make_engine_inputs(&self, most: u32) {
         let _known = self.most_tokens.set(most);
     }
 
     /// Returns true if token ids are made.
-    pub(in crate::player) fn makes_engine_inputs(&self) -> bool {
+    pub(crate) fn makes_engine_inputs(&self) -> bool {
         self.most_tokens.get().is_some()
     }
 
     /// The token ids of an exchange, where they are wanted and it is not too long.
-    pub(in crate::player) fn engine_input(&self, exchange: &EngineExchange<'_>) -> Option<EngineInput> {
+    pub(crate) fn engine_input(&self, exchange: &EngineExchange<'_>) -> Option<EngineInput> {
         EngineInput::of(exchange, self.tokenizer.get(), *self.most_tokens.get()?)
     }
 
     /// The token counts of a chat or completions answer, as far as they are known, with the missing ones counted.
-    pub(in crate::player) fn filled(
-        &self,
-        usage: Option<&Value>,
-        request: &SharedBody,
-        choices: &[Map<String, Value>],
-    ) -> Value {
-        let text = |choice: &Map<String, Value>| match choice.get("message").map(wire_message) {
-            Some(message) => ChoiceView::read(&Map::from_iter([("message".to_owned(), message)])).text(),
-            None => ChoiceView::read(choice).text(),
-        };
-        self.filled_choices(usage, request, || choices.iter().map(text).collect())
+    pub(crate) fn filled(&self, usage: Option<&Value>, request: &SharedBody, choices: &[Map<String, Value>]) -> Value {
+        self.filled_choices(usage, request, || choices.iter().map(text_of).collect())
     }
 
     fn filled_choices(&self, usage: Option<&Value>, request: &SharedBody, texts: impl Fn() -> Vec<String>) -> Value {
         let known = |name: &str| usage.and_then(|usage| usage.get(name)).and_then(Value::as_u64);
-        let prompt = known("prompt_tokens").unwrap_or_else(|| whole(self.prompt(request)));
+        let prompt = known("prompt_tokens").unwrap_or_else(|| self.prompt(request) as u64);
         let completion = known("completion_tokens");
-        let completion = completion.unwrap_or_else(|| texts().iter().map(|text| whole(self.text(text))).sum());
+        let completion = completion.unwrap_or_else(|| texts().iter().map(|text| self.text(text) as u64).sum());
         let mut filled = usage.and_then(Value::as_object).cloned().unwrap_or_default();
         filled.entry("prompt_tokens").or_insert(prompt.into());
         filled.entry("completion_tokens").or_insert(completion.into());
@@ -317,12 +294,7 @@ impl Counter {
     }
 
     /// An answer with token counts, where it has none.
-    pub(in crate::player) fn filled_answer(
-        &self,
-        endpoint: Endpoint,
-        mut answer: Answer,
-        request: &SharedBody,
-    ) -> Answer {
+    pub(crate) fn filled_answer(&self, endpoint: Endpoint, mut answer: Answer, request: &SharedBody) -> Answer {
         if let Some(usage) = self.filled_usage(endpoint, answer.fields(), request) {
             answer.set_usage(usage);
         }
@@ -330,7 +302,7 @@ impl Counter {
     }
 
     /// The token counts of an answer, those that it has or else counted ones.
-    pub(in crate::player) fn filled_usage(
+    pub(crate) fn filled_usage(
         &self,
         endpoint: Endpoint,
         answer: &Map<String, Value>,
@@ -345,7 +317,7 @@ impl Counter {
         if known.is_some() || !endpoint.generates() {
             return known.cloned();
         }
-        let (input, output) = (whole(self.prompt(request)), whole(self.text(&texts().concat())));
+        let (input, output) = (self.prompt(request), self.text(&texts().concat()));
         Some(match endpoint {
             Endpoint::Responses => json!({"input_tokens": input, "input_tokens_details": {"cached_tokens": 0},
                 "output_tokens": output, "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": input + output}),
@@ -367,7 +339,7 @@ impl Counter {
         parts.map(|part| estimate(&texts_of(part)) + AROUND_MESSAGE * part.as_array().map_or(0, Vec::len)).sum()
     }
 
-    pub(in crate::player) fn text(&self, text: &str) -> usize {
+    pub(crate) fn text(&self, text: &str) -> usize {
         let exact = self.tokenizer.get().and_then(|tokenizer| tokenizer.encode(text, SpecialTokens::Skip).ok());
         exact.map_or_else(|| estimate(text), |ids| ids.len())
     }
@@ -377,12 +349,8 @@ fn estimate(text: &str) -> usize {
     text.len().div_ceil(BYTES_PER_TOKEN)
 }
 
-fn whole(count: usize) -> u64 {
-    u64::try_from(count).unwrap_or(u64::MAX)
-}
-
 /// All texts of a value one after the other, those under `type`, `role` and ids left out.
-pub(in crate::player) fn texts_of(value: &Value) -> String {
+pub(crate) fn texts_of(value: &Value) -> String {
     const LEFT_OUT: [&str; 8] = ["type", "role", "id", "tool_call_id", "call_id", "tool_use_id", "status", "signature"];
     if let Some(text) = value.as_str() {
         return text.to_owned();

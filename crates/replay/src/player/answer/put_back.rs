@@ -6,7 +6,7 @@
 //!
 //! See docs/decisions/0074-values-are-put-back.md.
 
-pub(in crate::player) mod held;
+pub(crate) mod held;
 mod supplied;
 
 use std::{
@@ -43,18 +43,19 @@ pub fn value_plans(
 ) -> (ValuePlans, Vec<String>) {
     let (mut plans, mut warnings) = (ValuePlans::default(), Vec::new());
     for (at, cassette) in cassettes.iter().enumerate().filter(|(_, cassette)| !kinds(cassette).is_empty()) {
-        let requests = CassetteRequests { cassette: at, records: &cassette.records, held: held(&cassette.records) };
-        let places: HashMap<u64, usize> = cassette.records.iter().enumerate().map(|(at, it)| (it.id, at)).collect();
+        let records = &cassette.records;
+        let places = records.iter().enumerate().map(|(at, it)| (it.id, at)).collect();
+        let requests = CassetteRequests { cassette: at, records, held: held(records), places };
         let mut unknown = Vec::new();
-        for (place, record) in cassette.records.iter().enumerate().filter(|(_, record)| is_played(record)) {
+        for (place, record) in records.iter().enumerate().filter(|(_, record)| is_played(record)) {
             let placeholders = placeholders_of(&record.answer);
             if placeholders.is_empty() {
                 continue;
             }
-            let mut plan = ValuePlan { bytes: size_of_answer(record), ..ValuePlan::default() };
+            let mut plan = ValuePlan { bytes: record.answer.shown().to_string().len(), ..ValuePlan::default() };
             let mut values = Vec::new();
             for placeholder in &placeholders {
-                let is_planned = requests.plan(&mut plan, (record, place), placeholder, &places);
+                let is_planned = requests.plan(&mut plan, (record, place), placeholder);
                 let value = supplied.value(&cassette.path, record.id, placeholder);
                 match value {
                     None if !is_planned => unknown.push((record, placeholder.clone())),
@@ -86,14 +87,14 @@ pub fn restore_requests<'a>(
 
 /// Outcome of the placeholders of a request that is sent again.
 #[derive(Debug, Default)]
-pub(in crate::player) struct RestoredRequest {
-    pub(in crate::player) had_any: bool,
+pub(crate) struct RestoredRequest {
+    pub(crate) had_any: bool,
     /// Those without a value, which stay.
-    pub(in crate::player) unknown: Vec<Placeholder>,
+    pub(crate) unknown: Vec<Placeholder>,
 }
 
 /// Puts supplied values into one request.
-pub(in crate::player) fn restore_request(
+pub(crate) fn restore_request(
     (cassette, record): (&Cassette, &CassetteRecord),
     request: &mut Value,
     supplied: &SuppliedSecrets,
@@ -112,7 +113,7 @@ pub(in crate::player) fn restore_request(
 }
 
 /// How the user gives the value of a placeholder.
-pub(in crate::player) fn how_to_give(cassette: &Cassette, record: u64, placeholder: &Placeholder) -> String {
+pub(crate) fn how_to_give(cassette: &Cassette, record: u64, placeholder: &Placeholder) -> String {
     let name = cassette.path.file_name().unwrap_or_default().to_string_lossy();
     let (short, variable) = (placeholder.short(), supplied::variable(placeholder));
     format!("give it with --secrets FILE (a line `{name}#{record} {short} = VALUE`) or {variable}")
@@ -135,17 +136,13 @@ struct CassetteRequests<'a> {
     cassette: usize,
     records: &'a [CassetteRecord],
     held: Vec<RequestPlaceholders>,
+    /// Of the records, by their numbers.
+    places: HashMap<u64, usize>,
 }
 
 impl CassetteRequests<'_> {
     /// Adds where the value of a placeholder stands to a record's plan; false where no request has it.
-    fn plan(
-        &self,
-        plan: &mut ValuePlan,
-        (record, at): (&CassetteRecord, usize),
-        placeholder: &Placeholder,
-        places: &HashMap<u64, usize>,
-    ) -> bool {
+    fn plan(&self, plan: &mut ValuePlan, (record, at): (&CassetteRecord, usize), placeholder: &Placeholder) -> bool {
         let has =
             |at: usize, placeholder: &Placeholder| self.held.get(at).is_some_and(|held| held.contains(placeholder));
         let named = record.put_back.iter().find(|(named, _)| named == placeholder).map(|(_, source)| source);
@@ -156,7 +153,7 @@ impl CassetteRequests<'_> {
             Some(ValueSource { placeholder: source, record: Some(id) }) => {
                 let is_asked =
                     |earlier: &usize| *earlier < at && has(*earlier, source) && self.share_sessions(*earlier, at);
-                if places.get(id).is_none_or(|earlier| !is_asked(earlier)) {
+                if self.places.get(id).is_none_or(|earlier| !is_asked(earlier)) {
                     return false;
                 }
                 let earlier = RecordKey { cassette: self.cassette, record: *id };
@@ -181,26 +178,17 @@ pub fn not_put_back(cassette: &Cassette) -> Vec<String> {
     value_plans(std::slice::from_ref(cassette), &SuppliedSecrets::default(), |_| true).1
 }
 
-fn size_of_answer(record: &CassetteRecord) -> usize {
-    record.answer.shown().to_string().len()
-}
-
 impl CassettePlayer {
     /// Keeps the values of a request that later answers of its session have.
-    pub(in crate::player) fn keep_values(&self, incoming: &IncomingRequest, record: usize) {
+    pub(crate) fn keep_values(&self, incoming: &IncomingRequest, record: usize) {
         if let Some(key) = self.key_of(record).filter(|key| self.put_back.is_source(*key)) {
             self.in_session(&incoming.session, |state| state.values.insert(key, incoming.seen.clone()));
         }
     }
 
-    /// Returns the size of a record's answer where values are put into it, in bytes.
-    pub(in crate::player) fn size_with_values(&self, record: usize) -> usize {
-        self.plan_of(record).map_or(0, |plan| plan.bytes)
-    }
-
     /// Returns the record with values in place of its placeholders; `None` where it has none that are known. Counts answers that have
     /// placeholders still.
-    pub(in crate::player) fn with_values(
+    pub(crate) fn with_values(
         &self,
         at: usize,
         record: &CassetteRecord,
@@ -218,7 +206,7 @@ impl CassettePlayer {
         restored(record, &values)
     }
 
-    fn plan_of(&self, record: usize) -> Option<&Arc<ValuePlan>> {
+    pub(crate) fn plan_of(&self, record: usize) -> Option<&Arc<ValuePlan>> {
         self.put_back.of(self.key_of(record)?)
     }
 

@@ -53,7 +53,7 @@ pub struct ReplayedResponse {
     pub generated: Option<Generated>,
     /// The request as an engine sees it.
     pub request: EngineRequest,
-    pub(in crate::player) failure: Option<FailureDelivery>,
+    pub(crate) failure: Option<FailureDelivery>,
 }
 
 #[derive(Debug)]
@@ -79,25 +79,23 @@ pub struct EngineRequest {
 
 impl EngineRequest {
     /// The properties of a received request.
-    pub(in crate::player) fn of(incoming: &IncomingRequest) -> Self {
+    pub(crate) fn of(incoming: &IncomingRequest) -> Self {
         let is_work =
             incoming.parts.method == Method::POST && !route(incoming.path()).is_some_and(|route| route.only_tokenizes);
         Self { is_work, endpoint: Endpoint::of_path(incoming.path()), id: incoming.request_id().map(str::to_owned) }
     }
 }
 
-pub(in crate::player) struct ServedRecord<'a> {
-    pub(in crate::player) record: &'a CassetteRecord,
+pub(crate) struct ServedRecord<'a> {
+    pub(crate) record: &'a CassetteRecord,
     /// The request, as the chat that it stands for where a chat's record answers another family.
-    pub(in crate::player) incoming: &'a IncomingRequest,
-    pub(in crate::player) counter: &'a Counter,
-    pub(in crate::player) pacing: Pacing,
-    /// Time of the request.
-    pub(in crate::player) at: Instant,
+    pub(crate) incoming: &'a IncomingRequest,
+    pub(crate) counter: &'a Counter,
+    pub(crate) pacing: Pacing,
 }
 
 impl ServedRecord<'_> {
-    pub(in crate::player) fn response(&self, reply: ContentReply, renaming: &Renaming) -> ReplayedResponse {
+    pub(crate) fn response(&self, reply: ContentReply, renaming: &Renaming) -> ReplayedResponse {
         let (record, fault) = (self.record, self.record.answer.fault);
         let mut generated = generated::of(record, self.incoming, self.counter);
         let totals: Vec<u32> = generated.iter().flat_map(|it| &it.choices).map(|choice| choice.tokens).collect();
@@ -139,7 +137,7 @@ impl ServedRecord<'_> {
                 recorded,
                 own: HeaderMap::new(),
             },
-            at: self.at,
+            at: self.incoming.at,
             generated,
             request: EngineRequest::of(self.incoming),
             failure: None,
@@ -179,12 +177,12 @@ fn end(fault: Option<TransportFault>, content: &RecordedContent) -> ResponseEnd 
 
 impl ReplayedResponse {
     /// Adds a header of this program.
-    pub(in crate::player) fn put(&mut self, name: &'static str, value: &str) {
+    pub(crate) fn put(&mut self, name: &'static str, value: &str) {
         put(&mut self.head.own, name, value);
     }
 
     /// Returns a header of this program.
-    pub(in crate::player) fn own(&self, name: &str) -> Option<&str> {
+    pub(crate) fn own(&self, name: &str) -> Option<&str> {
         self.head.own.get(name)?.to_str().ok()
     }
 
@@ -193,7 +191,7 @@ impl ReplayedResponse {
         &self.schedule
     }
 
-    pub(in crate::player) fn status(&self) -> u16 {
+    pub(crate) fn status(&self) -> u16 {
         self.head.status
     }
 
@@ -250,6 +248,7 @@ impl StatusAndHeaders {
         }
         put(headers, "content-type", self.content_type);
         let is_stream = self.content_type == EVENTS;
+        let is_of_the_server = |name: &str| IS_OF_THE_SERVER.iter().any(|own| own.eq_ignore_ascii_case(name));
         for (name, value) in self.recorded.iter().filter(|(name, _)| !is_of_the_server(name)) {
             // A record may be served in another form than it was recorded in.
             let is_type = name == "content-type";
@@ -269,12 +268,8 @@ impl StatusAndHeaders {
     }
 }
 
-fn is_of_the_server(name: &str) -> bool {
-    IS_OF_THE_SERVER.iter().any(|own| own.eq_ignore_ascii_case(name))
-}
-
 /// The record of a text that names a request, in the form of a model's.
-pub(in crate::player) fn stub(incoming: &IncomingRequest) -> CassetteRecord {
+pub(crate) fn stub(incoming: &IncomingRequest) -> CassetteRecord {
     let key: String = incoming.identity.key.to_string().chars().skip("xxh3:".len()).take(8).collect();
     let text = format!("<novel: {key}>");
     let path = incoming.path();
@@ -287,25 +282,16 @@ pub(in crate::player) fn stub(incoming: &IncomingRequest) -> CassetteRecord {
 
 /// Observer of the delivery of a failure. One that is dropped before the end leaves no mark: its client did not get it.
 #[derive(Debug)]
-pub(in crate::player) struct FailureDelivery {
-    cassette_player: Arc<CassettePlayer>,
-    session: String,
-    key: CanonicalKey,
-    record: usize,
+pub(crate) struct FailureDelivery {
+    pub(crate) cassette_player: Arc<CassettePlayer>,
+    pub(crate) session: String,
+    pub(crate) key: CanonicalKey,
+    pub(crate) record: usize,
 }
 
 impl FailureDelivery {
-    pub(in crate::player) fn new(
-        cassette_player: &Arc<CassettePlayer>,
-        incoming: &IncomingRequest,
-        record: usize,
-    ) -> Self {
-        let (cassette_player, session) = (Arc::clone(cassette_player), incoming.session.clone());
-        Self { cassette_player, session, key: incoming.identity.key, record }
-    }
-
     /// Watches the response; one that stalls never ends, and an empty body is never polled.
-    pub(in crate::player) fn watch(mut self, response: Response<ResponseBody>, stalls: bool) -> Response<ResponseBody> {
+    pub(crate) fn watch(mut self, response: Response<ResponseBody>, stalls: bool) -> Response<ResponseBody> {
         if stalls || response.body().is_end_stream() {
             self.end(None);
             return response;

@@ -25,12 +25,12 @@ base::named! {
 
 impl Mode {
     /// Returns whether requests without a record go upstream.
-    pub(in crate::player) fn records(self) -> bool {
+    pub(crate) fn records(self) -> bool {
         self != Self::Replay
     }
 }
 
-/// Response to a request without a record where only records answer.
+/// Response to a request without a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnMiss {
     /// An error that explains itself.
@@ -66,22 +66,10 @@ pub enum Selector {
     Path(String),
     /// Those to the upstream of this name.
     Upstream(String),
-    /// A boundary, or all that start so.
-    Boundary {
-        /// `llm:qwen3-8b`, or what stands before a `*`.
-        name: String,
-        /// Whether others that start so count too.
-        extent: Extent,
-    },
-}
-
-/// Extent of a boundary's name that a selector names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
-    /// All of it.
-    Whole,
-    /// Its start.
-    Start,
+    /// A boundary, as `llm:qwen3-8b`.
+    Boundary(String),
+    /// All boundaries that start so: what stands before a `*`.
+    BoundaryStart(String),
 }
 
 /// A text that selects nothing.
@@ -104,16 +92,18 @@ impl FromStr for Selector {
     type Err = SelectionError;
 
     fn from_str(text: &str) -> Result<Self, SelectionError> {
-        let boundary = |name: &str, extent| Self::Boundary { name: name.to_owned(), extent };
         Ok(match (text, text.strip_suffix('*'), text.strip_prefix("path:")) {
             ("*", ..) => Self::Any,
-            ("llm" | "http", ..) => boundary(&format!("{text}:"), Extent::Start),
+            ("llm" | "http", ..) => Self::BoundaryStart(format!("{text}:")),
             _ if let Some(name) = text.strip_prefix("upstream:").filter(|name| is_upstream_name(name)) => {
                 Self::Upstream(name.to_owned())
             }
             (_, _, Some(path)) if path.starts_with('/') => Self::Path(path.to_owned()),
             (_, start, None) if text.split_once(':').is_some_and(|(kind, name)| names_requests(kind, name)) => {
-                start.map_or_else(|| boundary(text, Extent::Whole), |start| boundary(start, Extent::Start))
+                match start {
+                    Some(start) => Self::BoundaryStart(start.to_owned()),
+                    None => Self::Boundary(text.to_owned()),
+                }
             }
             _ if ["tool", "mcp"].contains(&text.split(':').next().unwrap_or_default()) => {
                 return Err(SelectionError::Tool(text.to_owned()));
@@ -142,8 +132,8 @@ impl fmt::Display for Selector {
             Self::Any => f.write_str("*"),
             Self::Path(path) => write!(f, "path:{path}"),
             Self::Upstream(name) => write!(f, "upstream:{name}"),
-            Self::Boundary { name, extent: Extent::Whole } => f.write_str(name),
-            Self::Boundary { name, extent: Extent::Start } => write!(f, "{name}*"),
+            Self::Boundary(name) => f.write_str(name),
+            Self::BoundaryStart(start) => write!(f, "{start}*"),
         }
     }
 }
@@ -153,9 +143,9 @@ impl Selector {
         match self {
             Self::Any => true,
             Self::Path(selected) => selected == path,
-            Self::Boundary { name, extent: Extent::Whole } => name == boundary || name == split_upstream(boundary).0,
+            Self::Boundary(name) => name == boundary || name == split_upstream(boundary).0,
             Self::Upstream(name) => split_upstream(boundary).1 == Some(name.as_str()),
-            Self::Boundary { name, extent: Extent::Start } => boundary.starts_with(name.as_str()),
+            Self::BoundaryStart(start) => boundary.starts_with(start.as_str()),
         }
     }
 }
@@ -185,59 +175,39 @@ pub struct Fork {
 
 /// Whether a request leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::player) enum Forwarding {
+pub(crate) enum Forwarding {
     /// At once.
-    Now(UnmatchedPlan),
+    Now { is_recorded: bool },
     /// Only where no record answers, and then so; `is_frozen` where a selection keeps it from going upstream.
-    OnMiss { plan: UnmatchedPlan, is_frozen: bool },
-}
-
-/// Handling of a request that no record answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::player) enum UnmatchedPlan {
-    Refuse,
-    MakeUp,
-    Stub,
-    Forward,
-    Record,
+    OnMiss { on_miss: OnMiss, is_frozen: bool },
 }
 
 impl ModeExceptions {
     /// Returns whether a request does not go upstream, whatever the mode. A path that the upstream may read as another one may be one of them.
-    pub(in crate::player) fn freezes(&self, boundary: &str, path: &str) -> bool {
+    pub(crate) fn freezes(&self, boundary: &str, path: &str) -> bool {
         let Self::Frozen(selectors) = self else { return false };
         let plain = percent_decoded(path);
         !is_unambiguous_path(path) || selectors.iter().any(|selector| selector.selects(boundary, &plain))
     }
 
     /// The decision. A path that the upstream may read as another one is no exception that may leave, and one that may not.
-    pub(in crate::player) fn decide(&self, mode: Mode, on_miss: OnMiss, boundary: &str, path: &str) -> Forwarding {
+    pub(crate) fn decide(&self, mode: Mode, on_miss: OnMiss, boundary: &str, path: &str) -> Forwarding {
         let plain = percent_decoded(path);
         let selects = |selectors: &[Selector]| selectors.iter().any(|selector| selector.selects(boundary, &plain));
         match self {
-            Self::Live(selectors) if selects(selectors) => return Forwarding::Now(UnmatchedPlan::Record),
-            Self::Live(_) => return Forwarding::OnMiss { plan: UnmatchedPlan::Refuse, is_frozen: true },
+            Self::Live(selectors) if selects(selectors) => return Forwarding::Now { is_recorded: true },
+            Self::Live(_) => return Forwarding::OnMiss { on_miss: OnMiss::Error, is_frozen: true },
             Self::Frozen(_) if self.freezes(boundary, path) => {
-                return Forwarding::OnMiss { plan: UnmatchedPlan::Refuse, is_frozen: true };
+                return Forwarding::OnMiss { on_miss: OnMiss::Error, is_frozen: true };
             }
             Self::Frozen(_) | Self::Fork(_) | Self::None => {}
         }
         match mode {
-            Mode::Record => Forwarding::Now(UnmatchedPlan::Record),
-            Mode::Live | Mode::Compare => Forwarding::Now(UnmatchedPlan::Forward),
-            Mode::NewEpisodes => Forwarding::OnMiss { plan: UnmatchedPlan::Record, is_frozen: false },
-            Mode::Replay => Forwarding::OnMiss { plan: on_miss_plan(on_miss), is_frozen: false },
+            Mode::Record => Forwarding::Now { is_recorded: true },
+            Mode::Live | Mode::Compare => Forwarding::Now { is_recorded: false },
+            Mode::NewEpisodes => Forwarding::OnMiss { on_miss: OnMiss::Record, is_frozen: false },
+            Mode::Replay => Forwarding::OnMiss { on_miss, is_frozen: false },
         }
-    }
-}
-
-fn on_miss_plan(on_miss: OnMiss) -> UnmatchedPlan {
-    match on_miss {
-        OnMiss::Error => UnmatchedPlan::Refuse,
-        OnMiss::Random => UnmatchedPlan::MakeUp,
-        OnMiss::Stub => UnmatchedPlan::Stub,
-        OnMiss::Upstream => UnmatchedPlan::Forward,
-        OnMiss::Record => UnmatchedPlan::Record,
     }
 }
 
@@ -255,18 +225,18 @@ mod tests {
             for on_miss in MISSES {
                 let unselected = ModeExceptions::None.decide(mode, on_miss, "llm:m", "/x");
                 let expected = match mode {
-                    Mode::Record => Forwarding::Now(UnmatchedPlan::Record),
-                    Mode::Live | Mode::Compare => Forwarding::Now(UnmatchedPlan::Forward),
-                    Mode::NewEpisodes => Forwarding::OnMiss { plan: UnmatchedPlan::Record, is_frozen: false },
-                    Mode::Replay => Forwarding::OnMiss { plan: on_miss_plan(on_miss), is_frozen: false },
+                    Mode::Record => Forwarding::Now { is_recorded: true },
+                    Mode::Live | Mode::Compare => Forwarding::Now { is_recorded: false },
+                    Mode::NewEpisodes => Forwarding::OnMiss { on_miss: OnMiss::Record, is_frozen: false },
+                    Mode::Replay => Forwarding::OnMiss { on_miss, is_frozen: false },
                 };
                 assert_eq!(unselected, expected, "{mode:?} {on_miss:?}");
-                let frozen = Forwarding::OnMiss { plan: UnmatchedPlan::Refuse, is_frozen: true };
+                let frozen = Forwarding::OnMiss { on_miss: OnMiss::Error, is_frozen: true };
                 assert_eq!(ModeExceptions::Frozen(chat.clone()).decide(mode, on_miss, "llm:m", "/x"), frozen);
                 assert_eq!(ModeExceptions::Frozen(chat.clone()).decide(mode, on_miss, "llm:n", "/x"), expected);
                 assert_eq!(
                     ModeExceptions::Live(chat.clone()).decide(mode, on_miss, "llm:m", "/x"),
-                    Forwarding::Now(UnmatchedPlan::Record)
+                    Forwarding::Now { is_recorded: true }
                 );
                 assert_eq!(ModeExceptions::Live(chat.clone()).decide(mode, on_miss, "llm:n", "/x"), frozen);
             }
@@ -277,11 +247,11 @@ mod tests {
     fn a_path_that_hides_another_is_frozen() {
         let frozen = ModeExceptions::Frozen(vec!["path:/v1/embeddings".parse().unwrap()]);
         let of = |path| frozen.decide(Mode::Record, OnMiss::Error, "http:POST /x", path);
-        assert_eq!(of("/v1/other"), Forwarding::Now(UnmatchedPlan::Record));
+        assert_eq!(of("/v1/other"), Forwarding::Now { is_recorded: true });
         for path in
             ["/v1/embeddings", "/v1/%65mbeddings", "//v1/embeddings", "/x/../v1/embeddings", "/x/..%2fv1/embeddings"]
         {
-            assert_eq!(of(path), Forwarding::OnMiss { plan: UnmatchedPlan::Refuse, is_frozen: true }, "{path}");
+            assert_eq!(of(path), Forwarding::OnMiss { on_miss: OnMiss::Error, is_frozen: true }, "{path}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Rules in the headers of cassettes: what does not count, and what is a secret.
 
-use std::path::PathBuf;
+use std::{fmt, path::PathBuf};
 
 use crate::{
     matching::requests::RequestMatch,
@@ -23,7 +23,7 @@ pub struct HeaderRulesError {
 }
 
 impl HeaderRulesError {
-    fn at(cassette: &Cassette, key: &str, item: usize, error: &dyn std::fmt::Display) -> Self {
+    fn at(cassette: &Cassette, key: &str, item: usize, error: &dyn fmt::Display) -> Self {
         let line = Some(cassette.line_of(key, Some(item)));
         Self { path: cassette.path.clone(), line, message: error.to_string() }
     }
@@ -68,8 +68,7 @@ pub fn check_top(cassette: &Cassette) -> Result<(), HeaderRulesError> {
 /// # Errors
 /// When one of them is none.
 pub fn ways(cassette: &Cassette) -> Result<Vec<RequestMatch>, HeaderRulesError> {
-    let named = cassette.header.matching.iter().enumerate();
-    named.map(|(at, way)| way.parse().map_err(|error| HeaderRulesError::at(cassette, "match", at, &error))).collect()
+    read(cassette, "match", &cassette.header.matching, |way| way.parse())
 }
 
 /// The rules, with those of a cassette's header. What stands in a cassette as a placeholder is a secret in requests too, so that they
@@ -117,17 +116,23 @@ fn with(rules: &redaction::RedactionRules, redact: &Redact) -> Result<redaction:
 
 fn compare(rules: &mut CanonicalRules, cassette: &Cassette) -> Result<(), HeaderRulesError> {
     let header = &cassette.header;
-    for (at, path) in header.ignore.iter().enumerate() {
-        rules.ignored.push(path.parse().map_err(|error| HeaderRulesError::at(cassette, "ignore", at, &error))?);
-    }
-    for (at, scrub) in header.scrub.iter().enumerate() {
-        rules.scrubs.push(scrub.parse().map_err(|error| HeaderRulesError::at(cassette, "scrub", at, &error))?);
-    }
-    for (at, name) in header.match_headers.iter().enumerate() {
-        let name: http::HeaderName = name
-            .parse()
-            .map_err(|error| HeaderRulesError::at(cassette, "match_headers", at, &format!("`{name}`: {error}")))?;
-        rules.headers.push(name.as_str().to_owned());
-    }
+    rules.ignored.extend(read(cassette, "ignore", &header.ignore, |path| path.parse())?);
+    rules.scrubs.extend(read(cassette, "scrub", &header.scrub, |scrub| scrub.parse())?);
+    rules.headers.extend(read(cassette, "match_headers", &header.match_headers, |name| {
+        let read: Result<http::HeaderName, _> = name.parse();
+        read.map(|read| read.as_str().to_owned()).map_err(|error| format!("`{name}`: {error}"))
+    })?);
     Ok(())
+}
+
+/// Reads the list of rules under a key at the top of a cassette.
+fn read<T, E: fmt::Display>(
+    cassette: &Cassette,
+    key: &str,
+    list: &[String],
+    one: impl Fn(&str) -> Result<T, E>,
+) -> Result<Vec<T>, HeaderRulesError> {
+    let read =
+        |(at, text): (usize, &String)| one(text).map_err(|error| HeaderRulesError::at(cassette, key, at, &error));
+    list.iter().enumerate().map(read).collect()
 }

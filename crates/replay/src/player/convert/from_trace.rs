@@ -7,6 +7,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::ANSWER;
 use crate::{player::record::assemble, player::record::cassette_sink::is_usual, player::secrets};
+use base::units::Millis;
 use recording::{
     cassette::{
         AnswerContent, CassetteError, CassetteRecord, CassetteWriter, Header, Moment, RecordTokens, RecordedAnswer,
@@ -35,7 +36,7 @@ pub fn from_trace(
     (meta, records): (&Meta, Vec<(u64, trace::Record)>),
     rules: &RedactionRules,
     tokenizer: Option<&Tokenizer>,
-    (path, mode): (&Path, UnconvertibleRecords),
+    (path, skips_refused): (&Path, bool),
 ) -> Result<FromTrace, CassetteError> {
     let started = meta.started_at.as_deref().and_then(|text| OffsetDateTime::parse(text, &Rfc3339).ok());
     let (mut converted, mut done) = (Vec::new(), FromTrace::default());
@@ -45,7 +46,7 @@ pub fn from_trace(
             Err(why) => done.refused.push(format!("line {line}: {why}")),
         }
     }
-    if !done.refused.is_empty() && mode == UnconvertibleRecords::Stop {
+    if !done.refused.is_empty() && !skips_refused {
         return Ok(done);
     }
     done.records = converted.len();
@@ -66,15 +67,6 @@ pub fn from_trace(
     writer.finish()?;
     RecordTokens::write(path, &tokens).map_err(|source| CassetteError::Io { path: path.to_owned(), source })?;
     Ok(done)
-}
-
-/// Handling of records that cannot be converted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UnconvertibleRecords {
-    /// Nothing is written.
-    Stop,
-    /// It is left out.
-    LeaveOut,
 }
 
 fn header(meta: &Meta) -> Header {
@@ -116,7 +108,7 @@ fn convert(
     let body = first.request.clone().ok_or("it holds no request; record with --record-requests")?;
     let path = first.path().ok_or("it has no path")?.to_owned();
     let times = times(first);
-    let end = first.e2e.map(millis).or(times.last().copied()).unwrap_or_default();
+    let end = first.e2e.map(|e2e| Millis::from(e2e).rounded()).or(times.last().copied()).unwrap_or_default();
     let (answer, head, data) = answer(first, choices, &path, tokenizer)?;
     let recorded_at = started
         .zip(first.arrival)
@@ -130,7 +122,7 @@ fn convert(
     };
     if side.events.is_empty() && first.stream == Some(true) {
         // The role before them, the end of the choice and of the stream after them.
-        let role = first.first_event.map_or(times.first().copied().unwrap_or(end), millis);
+        let role = first.first_event.map_or(times.first().copied().unwrap_or(end), |at| Millis::from(at).rounded());
         let moments = [role].into_iter().chain(times).chain([end, end]);
         side.events = moments.map(|ms| Moment(ms, None, None)).collect();
     }
@@ -157,13 +149,9 @@ fn convert(
 fn times(record: &trace::Record) -> Vec<f64> {
     let sum = |at: &mut Duration, chunk: trace::Chunk| {
         *at += chunk.gap;
-        Some(millis(*at))
+        Some(Millis::from(*at).rounded())
     };
     record.emissions().scan(Duration::ZERO, sum).collect()
-}
-
-fn millis(time: Duration) -> f64 {
-    (time.as_secs_f64() * 1e6).round() / 1e3
 }
 
 type ConvertedAnswer = (RecordedAnswer, Map<String, Value>, Vec<Moment>);

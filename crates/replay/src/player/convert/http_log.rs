@@ -67,7 +67,8 @@ pub fn http_log(text: &str) -> Result<HttpLog, String> {
     let read = if har.is_some() { har_entry } else { interaction };
     let mut log = HttpLog::default();
     for (place, entry) in placed(entries) {
-        match read(entry).map(|logged| if logged.is_preflight() { None } else { Some(logged.recorded()) }) {
+        let is_preflight = |logged: &LoggedExchange| logged.method.eq_ignore_ascii_case("OPTIONS");
+        match read(entry).map(|logged| (!is_preflight(&logged)).then(|| logged.recorded())) {
             Ok(None) => log.preflights += 1,
             Ok(Some(Ok(exchange))) => log.exchanges.push(exchange),
             Ok(Some(Err(why))) | Err(why) => log.refused.push(format!("{place}: {why}")),
@@ -171,11 +172,6 @@ fn har_entry(node: &YamlNode) -> Result<LoggedExchange, String> {
 }
 
 impl LoggedExchange {
-    /// Whether a browser only asked if it may send another request.
-    fn is_preflight(&self) -> bool {
-        self.method.eq_ignore_ascii_case("OPTIONS")
-    }
-
     fn recorded(self) -> Result<RecordedExchange, String> {
         let target = target(&self.url)?;
         let shown = without_secrets(&target);

@@ -11,7 +11,7 @@ mod http_log;
 mod to_trace;
 
 pub use aimock::{ConvertedFixtures, aimock, is_aimock};
-pub use from_trace::{FromTrace, UnconvertibleRecords, from_trace};
+pub use from_trace::{FromTrace, from_trace};
 pub use http_log::{HttpLog, http_log, is_http_log};
 pub use to_trace::{Counts, ToTrace, to_trace};
 

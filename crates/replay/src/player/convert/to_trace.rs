@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::ANSWER;
-use crate::player::record::recorder::route_of;
+use crate::player::{answer::content::time, record::recorder::route_of};
 use api::{
     answers::{ChoiceView, added_text, added_text_without_names},
     template_kwargs,
@@ -109,14 +109,10 @@ fn arrivals(records: &[CassetteRecord]) -> Vec<Duration> {
     let arrival = |record: &CassetteRecord| {
         let known = began(record).zip(zero).and_then(|(at, zero)| Duration::try_from(at - zero).ok());
         let arrival = known.unwrap_or(end);
-        end = arrival + record.side.as_ref().map_or(Duration::ZERO, |side| time_of(side.ms));
+        end = arrival + record.side.as_ref().map_or(Duration::ZERO, |side| time(side.ms));
         arrival
     };
     records.iter().map(arrival).collect()
-}
-
-fn time_of(ms: f64) -> Duration {
-    Duration::try_from_secs_f64(ms / 1e3).unwrap_or_default()
 }
 
 /// One record on its way.
@@ -180,7 +176,7 @@ impl Conversion<'_> {
         if counted.is_none() && self.needs_counts(endpoint) {
             return Err("it has no token counts (`usage`); --tokenizer DIR counts the prompt".to_owned());
         }
-        let e2e = record.side.as_ref().map_or(Duration::ZERO, |side| time_of(side.ms));
+        let e2e = record.side.as_ref().map_or(Duration::ZERO, |side| time(side.ms));
         let mut extra = Map::new();
         extra.insert(ANSWER.to_owned(), answer.shown());
         if endpoint == Endpoint::Other {
@@ -263,7 +259,7 @@ impl Conversion<'_> {
             Counts::WhereKnown => added_text_without_names,
         };
         let piece = |Moment(ms, data, _): &Moment| {
-            Some((time_of(*ms), added(&serde_json::from_str(data.as_deref()?).ok()?, index)?))
+            Some((time(*ms), added(&serde_json::from_str(data.as_deref()?).ok()?, index)?))
         };
         let pieces: Vec<(Duration, String)> = events.iter().filter_map(piece).collect();
         if !pieces.is_empty() {
@@ -277,12 +273,12 @@ impl Conversion<'_> {
         let times: Vec<f64> = side.into_iter().flat_map(|side| &side.events).map(|Moment(ms, ..)| *ms).collect();
         // The role before them, the end of the choice and of the stream after them.
         match times.get(1..times.len().saturating_sub(2)).filter(|times| !times.is_empty()) {
-            None => vec![(side.map_or(Duration::ZERO, |side| time_of(side.ms)), whole)],
+            None => vec![(side.map_or(Duration::ZERO, |side| time(side.ms)), whole)],
             Some(times) => {
                 let chars: Vec<char> = whole.chars().collect();
                 let size = chars.len().div_ceil(times.len()).max(1);
                 let mut texts = chars.chunks(size).map(|some| some.iter().collect::<String>());
-                times.iter().map(|ms| (time_of(*ms), texts.next().unwrap_or_default())).collect()
+                times.iter().map(|ms| (time(*ms), texts.next().unwrap_or_default())).collect()
             }
         }
     }
@@ -316,9 +312,7 @@ fn error(answer: &RecordedAnswer) -> RecordedErrorResponse {
     let body = match &answer.content {
         AnswerContent::Json(value) => Some(value.to_string()),
         AnswerContent::Text(text) => Some(text.clone()),
-        AnswerContent::Empty | AnswerContent::Choices { .. } | AnswerContent::Events(_) | AnswerContent::Bytes(_) => {
-            None
-        }
+        _ => None,
     };
     let has_type = answer.headers.iter().any(|(name, _)| name == "content-type");
     let json = matches!(answer.content, AnswerContent::Json(_)) && !has_type;
@@ -348,9 +342,7 @@ fn usage(content: &AnswerContent, names: &[&str]) -> Option<u32> {
     let usage = match content {
         AnswerContent::Choices { usage, .. } => usage.as_ref()?,
         AnswerContent::Json(value) => value.get("usage")?,
-        AnswerContent::Empty | AnswerContent::Events(_) | AnswerContent::Text(_) | AnswerContent::Bytes(_) => {
-            return None;
-        }
+        _ => return None,
     };
     names.iter().find_map(|name| usage.get(*name)?.as_u64()).and_then(|count| u32::try_from(count).ok())
 }

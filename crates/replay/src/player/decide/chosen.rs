@@ -33,11 +33,8 @@ struct CommandRequest {
 }
 
 impl CassettePlayer {
-    /// Has the command choose a record where no other way found one.
-    ///
-    /// # Errors
-    /// The response to a request whose record the command could not choose.
-    pub(in crate::player) async fn or_chosen(
+    /// Has the command choose a record where no other way found one; the error is the response where it could not.
+    pub(crate) async fn or_chosen(
         self: &Arc<Self>,
         incoming: IncomingRequest,
         lookup: Lookup,
@@ -72,7 +69,9 @@ impl CassettePlayer {
         let found = match command.choose(&mut guard, &json).await {
             Ok(None) => Ok(Lookup::Nothing),
             Ok(Some(id)) => match usize::try_from(id).ok().filter(|at| candidates.contains(at)) {
-                Some(at) => Ok(self.take_chosen(&incoming, at)),
+                Some(at) => Ok(self.in_session(&incoming.session, |state| {
+                    state.session.choose(&self.index, &self.config.matching, &lookup_request(&incoming), at)
+                })),
                 None => Err(MatchCommandError::Unknown(id)),
             },
             Err(error) => Err(error),
@@ -110,13 +109,6 @@ impl CassettePlayer {
         CommandRequest { json: json!({"request": request, "candidates": listed}), candidates }
     }
 
-    fn take_chosen(&self, incoming: &IncomingRequest, record: usize) -> Lookup {
-        let (index, matching) = (&self.index, &self.config.matching);
-        self.in_session(&incoming.session, |state| {
-            state.session.choose(index, matching, &lookup_request(incoming), record)
-        })
-    }
-
     /// Answers a request whose record the command could not choose: a miss that names the command and the error.
     fn refuse_unchosen(&self, incoming: &IncomingRequest, error: &MatchCommandError) -> Response<ResponseBody> {
         let message = format!(
@@ -124,7 +116,7 @@ impl CassettePlayer {
             incoming.identity.boundary, incoming.identity.route
         );
         tracing::warn!("{message}");
-        let (number, _) = self.pages().next();
+        let (number, _) = self.shared.pages.next();
         let miss = failed(&message, incoming, number);
         self.answer_miss(incoming, &miss, Some(number))
     }

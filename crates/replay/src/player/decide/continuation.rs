@@ -31,7 +31,7 @@ const MOST_LIMITS: usize = 64;
 
 impl CassettePlayer {
     /// The record whose answer a chat continues, and the chat with what it has of that; `None` for any other request.
-    pub(in crate::player) fn continued(&self, incoming: &IncomingRequest) -> Option<(IncomingRequest, FoundRecord)> {
+    pub(crate) fn continued(&self, incoming: &IncomingRequest) -> Option<(IncomingRequest, FoundRecord)> {
         let (before, delivered) = before(incoming)?;
         if !self.index.of_key(incoming.identity.key).is_empty() {
             return None;
@@ -98,7 +98,7 @@ fn before(incoming: &IncomingRequest) -> Option<(SharedBody, String)> {
 }
 
 /// What is left of a record's answer behind a text that was delivered, and how many tokens that was.
-pub(in crate::player) fn rest_of(record: &CassetteRecord, delivered: &str) -> Option<(CassetteRecord, u64)> {
+pub(crate) fn rest_of(record: &CassetteRecord, delivered: &str) -> Option<(CassetteRecord, u64)> {
     let AnswerContent::Choices { choices, usage } = &record.answer.content else { return None };
     let [choice] = choices.as_slice() else { return None };
     let content = choice.get("message")?.get("content")?.as_str()?;

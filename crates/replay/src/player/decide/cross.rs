@@ -41,13 +41,13 @@ const OF_ONE_FAMILY: [&str; 3] = ["$.max_tokens", "$.max_completion_tokens", "$.
 
 /// A family whose requests a chat may answer.
 #[derive(Debug, Clone)]
-pub(in crate::player) enum ChatFamily {
+pub(crate) enum ChatFamily {
     Message,
     Response(Arc<ResponsesRequest>),
 }
 
 /// Returns the rules by which chats and requests of other families are compared.
-pub(in crate::player) fn rules(rules: &CanonicalRules) -> CanonicalRules {
+pub(crate) fn rules(rules: &CanonicalRules) -> CanonicalRules {
     let mut rules = rules.clone();
     rules.joins_texts = true;
     rules.ignored.extend(OF_ONE_FAMILY.iter().filter_map(|path| path.parse::<FieldPath>().ok()));
@@ -55,7 +55,7 @@ pub(in crate::player) fn rules(rules: &CanonicalRules) -> CanonicalRules {
 }
 
 /// The chat request that a request of another family stands for; `None` where it stands for none.
-pub(in crate::player) fn as_chat(
+pub(crate) fn as_chat(
     incoming: &IncomingRequest,
     config: &PlayerConfig,
     rules: &CanonicalRules,
@@ -71,22 +71,19 @@ pub(in crate::player) fn as_chat(
 }
 
 /// Returns whether the answer of a record is written as a chat's although requests of another family get it.
-pub(in crate::player) fn is_written_as_chat(record: &CassetteRecord, incoming: &IncomingRequest) -> bool {
+pub(crate) fn is_written_as_chat(record: &CassetteRecord, incoming: &IncomingRequest) -> bool {
     let is_chat = matches!(record.answer.content, AnswerContent::Choices { .. });
     is_chat && matches!(Endpoint::of_path(incoming.path()), Endpoint::Messages | Endpoint::Responses)
 }
 
 /// The same for an answer that was written as a chat's for any family: whatever the request continues.
-pub(in crate::player) fn stands_for(
-    incoming: &IncomingRequest,
-    config: &PlayerConfig,
-) -> Option<(IncomingRequest, ChatFamily)> {
+pub(crate) fn stands_for(incoming: &IncomingRequest, config: &PlayerConfig) -> Option<(IncomingRequest, ChatFamily)> {
     let (chat, family) = chat_of(incoming)?;
     Some((request_as(incoming, chat, config, &config.rules), family))
 }
 
 /// Describes why a request of another family is no chat.
-pub(in crate::player) fn invalid(incoming: &IncomingRequest) -> String {
+pub(crate) fn invalid(incoming: &IncomingRequest) -> String {
     let error = match Endpoint::of_path(incoming.path()) {
         Endpoint::Messages => MessagesRequest::parse(&incoming.bytes).err(),
         _ => ResponsesRequest::parse(&incoming.bytes).err(),
@@ -134,12 +131,13 @@ fn request_as(
         seen: redactor.seen(),
         counted: incoming.counted.clone(),
         session: incoming.session.clone(),
+        at: incoming.at,
         delivered: None,
     }
 }
 
 impl ChatFamily {
-    pub(in crate::player) fn endpoint(&self) -> Endpoint {
+    pub(crate) fn endpoint(&self) -> Endpoint {
         match self {
             Self::Message => Endpoint::Messages,
             Self::Response(_) => Endpoint::Responses,
@@ -147,12 +145,7 @@ impl ChatFamily {
     }
 
     /// Encodes the answer of a chat's record as one of this family.
-    pub(in crate::player) fn answer(
-        &self,
-        record: &CassetteRecord,
-        chat: &IncomingRequest,
-        counter: &Counter,
-    ) -> ContentReply {
+    pub(crate) fn answer(&self, record: &CassetteRecord, chat: &IncomingRequest, counter: &Counter) -> ContentReply {
         if let Some(events) = content::events(record, chat, counter) {
             return ContentReply::stream(self.events(&events));
         }

@@ -20,7 +20,7 @@ use crate::{
 
 impl CassettePlayer {
     /// Looks for the record of a request once more, where it can have secrets that only its record shows.
-    pub(in crate::player) async fn or_named_later(
+    pub(crate) async fn or_named_later(
         self: &Arc<Self>,
         request: IncomingRequest,
         lookup: Lookup,

@@ -39,11 +39,11 @@ struct RunningCommand {
 }
 
 /// Exclusive access to the command.
-pub(in crate::player) struct CommandGuard<'a>(MutexGuard<'a, Option<RunningCommand>>);
+pub(crate) struct CommandGuard<'a>(MutexGuard<'a, Option<RunningCommand>>);
 
 /// Failure of a command that is to choose a record.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::player) enum MatchCommandError {
+pub(crate) enum MatchCommandError {
     #[error("it cannot be started: {0}")]
     Start(io::Error),
     #[error("it ended, or closed its output, without an answer")]
@@ -66,19 +66,19 @@ impl MatchCommand {
     }
 
     /// Ends the command, unless it is deciding a request.
-    pub(in crate::player) fn end(&self) {
+    pub(crate) fn end(&self) {
         if let Ok(mut running) = self.running.try_lock() {
             *running = None;
         }
     }
 
     /// Waits until no other request is being decided.
-    pub(in crate::player) async fn lock(&self) -> CommandGuard<'_> {
+    pub(crate) async fn lock(&self) -> CommandGuard<'_> {
         CommandGuard(self.running.lock().await)
     }
 
     /// Sends a request to the command and reads its choice. The command is ended if it fails or if the future is dropped.
-    pub(in crate::player) async fn choose(
+    pub(crate) async fn choose(
         &self,
         guard: &mut CommandGuard<'_>,
         request: &Value,
@@ -96,7 +96,7 @@ impl MatchCommand {
 }
 
 impl CommandGuard<'_> {
-    pub(in crate::player) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         *self.0 = None;
     }
 }

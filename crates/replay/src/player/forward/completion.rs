@@ -47,17 +47,17 @@ struct CompletionState {
 }
 
 impl Completions {
-    pub(in crate::player) fn new(within: Duration) -> Self {
+    pub(crate) fn new(within: Duration) -> Self {
         Self { within, state: Lock::default(), one_ended: Condvar::new() }
     }
 
     /// Begins no further one; those that run go on.
-    pub(in crate::player) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.state.lock().is_closed = true;
     }
 
     /// Waits until those that run have ended, which their limits bound. Blocks.
-    pub(in crate::player) fn wait(&self) {
+    pub(crate) fn wait(&self) {
         let most = self.within.saturating_add(MARGIN);
         let waited = self.one_ended.wait_timeout_while(self.state.lock(), most, |state| state.running > 0);
         drop(waited.unwrap_or_else(PoisonError::into_inner));

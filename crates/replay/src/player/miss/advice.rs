@@ -105,7 +105,7 @@ fn record(player: &CassettePlayer) -> String {
 }
 
 /// Formats the command that records what is missing in a cassette with these MCP servers.
-pub(in crate::player) fn recording(config: &PlayerConfig, path: Option<&Path>, servers: &[&str]) -> String {
+pub(crate) fn recording(config: &PlayerConfig, path: Option<&Path>, servers: &[&str]) -> String {
     let short = |path: &Path, most: usize| Some(in_shell(&path.to_string_lossy())).filter(|name| name.len() <= most);
     if let Some(folder) = &config.session_folder {
         let file = path.and_then(|path| short(path.strip_prefix(folder).unwrap_or(path), LONGEST / 3));

@@ -24,10 +24,12 @@ pub(super) fn compared(
 ) -> Option<Comparison> {
     let (cassette, record) = player.records.get(at)?;
     let identity = player.index.identity(at)?;
-    let file = &player.config.cassettes.get(*cassette)?.path.display().to_string();
-    let is_exact = compares_exactly(&player.config.matching.chain);
+    let file = &player.config.cassette(*cassette).display().to_string();
+    let chain = &player.config.matching.chain;
+    let is_exact = chain.contains(&RequestMatch::Exact) && !chain.contains(&RequestMatch::Canonical);
+    let as_it_came = || secrets::shown_body(&mut Redactor::new(&player.config.secrets), &record.compared(), None).0;
     let (recorded, received) = match is_exact {
-        true => (as_it_came(player, record), request.shown.value()),
+        true => (as_it_came().value(), request.shown.value()),
         false => (identity.body(), request.identity.body()),
     };
     let mut found = differences(&recorded, &received);
@@ -45,16 +47,6 @@ pub(super) fn compared(
         is_canonical: is_exact && identity.key == request.identity.key,
         ..Comparison::new(place, &recorded, (&recorded, &received), found)
     })
-}
-
-/// Returns whether only requests match that are the same in every field.
-fn compares_exactly(chain: &[RequestMatch]) -> bool {
-    chain.contains(&RequestMatch::Exact) && !chain.contains(&RequestMatch::Canonical)
-}
-
-/// The body of a record as it was sent, without secrets.
-fn as_it_came(player: &CassettePlayer, record: &CassetteRecord) -> Value {
-    secrets::shown_body(&mut Redactor::new(&player.config.secrets), &record.compared(), None).0.value()
 }
 
 /// Makes the differences of tools that are the same in another order one.

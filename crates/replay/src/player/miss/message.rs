@@ -49,7 +49,7 @@ impl MissFacts<'_> {
         let boundary = clipped(&self.incoming.identity.boundary, NAME);
         let request = format!("{boundary}, {}", clipped(&self.incoming.identity.route, NAME));
         match (self.reason, self.lookup, self.found) {
-            (NoRecordReason::Exhausted, Lookup::Exhausted { records, served_to, .. }, _) => {
+            (NoRecordReason::Exhausted, Lookup::Exhausted { records, served_to }, _) => {
                 let names: Vec<String> = records.iter().take(5).map(|at| self.player.name_of(*at)).collect();
                 let served: Vec<String> = served_to.iter().take(10).map(u64::to_string).collect();
                 format!(

@@ -3,7 +3,7 @@
 //! The status is 422 and no retry is asked for: client libraries repeat 408, 409, 429 and what the server is at fault for, and
 //! agents read meanings into 400 and 404.
 
-pub(in crate::player) mod advice;
+pub(crate) mod advice;
 mod comparison;
 mod message;
 
@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
-use tokio::time::Instant;
 
 use self::{advice::advice, comparison::compared, message::MissFacts};
 use crate::{
@@ -19,13 +18,8 @@ use crate::{
     matching::requests::Lookup,
     miss::{FOR_CLIENTS, FOR_LOG, edits, named},
     player::{
-        CassettePlayer, Decision, MissDetail, Mode, PlayerConfig,
-        answer::{
-            content::reply,
-            fresh_ids::Renaming,
-            response::{ServedRecord, stub},
-        },
-        config::forwarding::UnmatchedPlan,
+        CassettePlayer, Decision, MissDetail, Mode, OnMiss, PlayerConfig,
+        answer::{fresh_ids::Renaming, response::stub},
         incoming::IncomingRequest,
         report::journal::MissCause,
     },
@@ -43,7 +37,7 @@ const BRIEF: usize = 80;
 base::named! {
     /// Reason for which no record answers.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub(super) enum NoRecordReason {
+    pub(crate) enum NoRecordReason {
         NoMatch = "no_match",
         Exhausted = "exhausted",
         NoRecords = "no_records_for_boundary",
@@ -55,7 +49,7 @@ base::named! {
 }
 
 /// A request without a record, with its explanation.
-pub(super) struct PlayerMiss {
+pub(crate) struct PlayerMiss {
     reason: NoRecordReason,
     /// Path of the request, which decides the form of the error.
     path: String,
@@ -154,7 +148,7 @@ impl MissFacts<'_> {
         put("match", player.config.matching.chain.iter().map(|by| by.name()).collect());
         put("received", identity.body());
         put("received_key", identity.key.to_string().into());
-        if let Lookup::Exhausted { records, served_to, .. } = self.lookup {
+        if let Lookup::Exhausted { records, served_to } = self.lookup {
             put("records", records.iter().map(|at| player.name_of(*at)).collect());
             put("served_to", served_to.clone().into());
         }
@@ -222,12 +216,11 @@ pub(super) fn explained(body: Value) -> Option<Value> {
 
 impl CassettePlayer {
     /// Handles a request without a record.
-    pub(in crate::player) async fn missed(
+    pub(crate) async fn missed(
         self: &Arc<Self>,
         incoming: IncomingRequest,
         lookup: Lookup,
-        (plan, is_frozen): (UnmatchedPlan, bool),
-        at: Instant,
+        (on_miss, is_frozen): (OnMiss, bool),
     ) -> Decision {
         let reason = match &lookup {
             _ if self.config.missing_cassette.is_some() => NoRecordReason::NoCassette,
@@ -238,32 +231,31 @@ impl CassettePlayer {
             }
             Lookup::Nothing | Lookup::Found(_) => NoRecordReason::NoMatch,
         };
-        match plan {
-            UnmatchedPlan::Refuse => Decision::Answer(self.refuse(incoming, reason, lookup).await),
+        match on_miss {
+            OnMiss::Error => Decision::Answer(self.refuse(incoming, reason, lookup).await),
             // Rules alone have no records that a request could miss.
-            UnmatchedPlan::MakeUp if self.records.is_empty() && self.config.answers.is_some() => {
+            OnMiss::Random if self.records.is_empty() && self.config.answers.is_some() => {
                 Decision::Pass(incoming.into_request())
             }
-            UnmatchedPlan::MakeUp => {
+            OnMiss::Random => {
                 self.count_miss(&incoming, reason);
                 let mut request = incoming.into_request();
                 request.extensions_mut().insert(MissCause(reason.name(), None));
                 Decision::Pass(request)
             }
-            UnmatchedPlan::Stub => {
+            OnMiss::Stub => {
                 self.count_miss(&incoming, reason);
-                let (record, pacing) = (&stub(&incoming), self.config.pacing);
-                let served = ServedRecord { record, incoming: &incoming, counter: &self.counter, pacing, at };
-                let mut response = served.response(reply(record, &incoming, &self.counter), &Renaming::default());
+                let record = &stub(&incoming);
+                let mut response = self.paced((record, record), &incoming, None, &Renaming::default());
                 response.put("x-vcr-match", "stub");
                 Decision::Replay(Box::new(response))
             }
-            UnmatchedPlan::Forward | UnmatchedPlan::Record => {
+            OnMiss::Upstream | OnMiss::Record => {
                 // Under new-episodes a new request is no miss.
                 if self.config.mode == Mode::Replay {
                     self.count_miss(&incoming, reason);
                 }
-                let mut forward = self.begin_forward(incoming, plan, at);
+                let mut forward = self.begin_forward(incoming, on_miss == OnMiss::Record);
                 forward.request.extensions_mut().insert(MissCause(reason.name(), None));
                 Decision::Forward(Box::new(forward))
             }
@@ -285,7 +277,7 @@ impl CassettePlayer {
 
     fn explain(&self, incoming: &IncomingRequest, reason: NoRecordReason, lookup: &Lookup) -> Response<ResponseBody> {
         let keeps = self.in_session(&incoming.session, |state| state.misses.has_room());
-        let (number, address) = self.pages().next();
+        let (number, address) = self.shared.pages.next();
         let miss = PlayerMiss::new(self, incoming, (reason, lookup), (number, address.as_deref().filter(|_| keeps)));
         tracing::warn!("{}", miss.log(self.config.brief_misses));
         miss.closest.into_iter().for_each(|closest| self.note_tools(incoming, closest));
@@ -293,7 +285,7 @@ impl CassettePlayer {
     }
 
     /// Counts and keeps a miss, and answers with it; `number` is that of its page, where it has one.
-    pub(in crate::player) fn answer_miss(
+    pub(crate) fn answer_miss(
         &self,
         incoming: &IncomingRequest,
         miss: &PlayerMiss,
@@ -307,7 +299,7 @@ impl CassettePlayer {
         response
     }
 
-    pub(in crate::player) fn count_miss(&self, incoming: &IncomingRequest, reason: NoRecordReason) {
+    pub(crate) fn count_miss(&self, incoming: &IncomingRequest, reason: NoRecordReason) {
         self.in_session(&incoming.session, |state| *state.missed.entry(reason.name()).or_default() += 1);
     }
 }

@@ -17,16 +17,16 @@ use recording::{canonical, trace};
 const BOUNDARY: &[u8] = b"--vcr-boundary";
 
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(in crate::player) struct ReadBody {
+pub(crate) struct ReadBody {
     /// JSON where it is, else text; null for none, and for bytes that are no text.
-    pub(in crate::player) value: Value,
+    pub(crate) value: Value,
     /// The bytes that are no text.
-    pub(in crate::player) raw: Option<Vec<u8>>,
+    pub(crate) raw: Option<Vec<u8>>,
 }
 
 impl ReadBody {
     /// Reads a body; at most so many bytes are unpacked.
-    pub(in crate::player) fn read(headers: &HeaderMap, bytes: &[u8], most: usize) -> Self {
+    pub(crate) fn read(headers: &HeaderMap, bytes: &[u8], most: usize) -> Self {
         let unpacked = is_gzip(headers).then(|| trace::gunzip_within(bytes, most)).flatten();
         let plain = unpacked.as_deref().unwrap_or(bytes);
         let even = boundary_of(headers).map_or(Cow::Borrowed(plain), |own| replaced(plain, &own));
@@ -43,7 +43,7 @@ impl ReadBody {
 }
 
 /// JSON where it is, else text; null for none.
-pub(in crate::player) fn value_of(text: &str) -> Value {
+pub(crate) fn value_of(text: &str) -> Value {
     if text.is_empty() {
         return Value::Null;
     }

@@ -12,9 +12,9 @@ use recording::{
 
 /// An answer as a file shows it, and the fields of it that no two runs share.
 #[derive(Debug, Default)]
-pub(in crate::player) struct Assembled {
-    pub(in crate::player) content: AnswerContent,
-    pub(in crate::player) head: Map<String, Value>,
+pub(crate) struct Assembled {
+    pub(crate) content: AnswerContent,
+    pub(crate) head: Map<String, Value>,
 }
 
 /// Fields at the top of an answer that no two runs share.
@@ -26,7 +26,7 @@ const OF_CHOICE: [&str; 3] = ["finish_reason", "stop_reason", "logprobs"];
 /// The token counts that a file shows: those that do not depend on what was asked before.
 const COUNTS: [&str; 4] = ["prompt_tokens", "completion_tokens", "input_tokens", "output_tokens"];
 
-pub(in crate::player) fn body(path: &str, status: u16, bytes: &[u8]) -> Assembled {
+pub(crate) fn body(path: &str, status: u16, bytes: &[u8]) -> Assembled {
     if bytes.is_empty() {
         return Assembled::default();
     }
@@ -37,7 +37,7 @@ pub(in crate::player) fn body(path: &str, status: u16, bytes: &[u8]) -> Assemble
 }
 
 /// Reads JSON; `None` where a number would not come back as it was.
-pub(in crate::player) fn exact(bytes: &[u8]) -> Option<Value> {
+pub(crate) fn exact(bytes: &[u8]) -> Option<Value> {
     let value = serde_json::from_slice(bytes).ok()?;
     Some(value).filter(|_| !std::str::from_utf8(bytes).is_ok_and(loses_digits))
 }
@@ -89,7 +89,7 @@ fn json(path: &str, status: u16, mut value: Value) -> Assembled {
 }
 
 /// The choices of a chat or completions answer as a file shows them.
-pub(in crate::player) fn choices(path: &str, answer: &Value) -> Option<AnswerContent> {
+pub(crate) fn choices(path: &str, answer: &Value) -> Option<AnswerContent> {
     if !Endpoint::of_path(path).has_choices() {
         return None;
     }
@@ -117,7 +117,7 @@ fn counts(usage: &Value) -> Option<Value> {
 }
 
 /// Makes an answer of a stream's events.
-pub(in crate::player) fn events(path: &str, events: &[Moment]) -> Assembled {
+pub(crate) fn events(path: &str, events: &[Moment]) -> Assembled {
     let endpoint = Endpoint::of_path(path);
     match data(events).and_then(|data| Answer::accumulate(endpoint, &data)) {
         Some(answer) if endpoint.has_choices() => streamed(answer.fields()),
@@ -127,7 +127,7 @@ pub(in crate::player) fn events(path: &str, events: &[Moment]) -> Assembled {
 }
 
 /// The data of events; `None` where a number would not come back as it was.
-pub(in crate::player) fn data(events: &[Moment]) -> Option<Vec<Value>> {
+pub(crate) fn data(events: &[Moment]) -> Option<Vec<Value>> {
     let texts = || events.iter().filter_map(|Moment(_, data, _)| data.as_deref());
     (!texts().any(loses_digits)).then(|| texts().filter_map(|data| serde_json::from_str(data).ok()).collect())
 }

@@ -57,10 +57,10 @@ const PAUSE: u32 = 10;
 /// An exchange and its place among the records.
 #[derive(Debug)]
 pub struct SinkEntry {
-    pub(in crate::player) number: u64,
+    pub(crate) number: u64,
     /// Bytes that it holds.
-    pub(in crate::player) weight: usize,
-    pub(in crate::player) content: EntryContent,
+    pub(crate) weight: usize,
+    pub(crate) content: EntryContent,
 }
 
 #[derive(Debug)]
@@ -71,10 +71,11 @@ pub(crate) enum EntryContent {
     Compared(Option<Box<Exchange>>, Box<ComparedWith>),
 }
 
-/// Writer of a cassette.
+/// Writer of a cassette, and comparer of answers with recorded ones.
 #[derive(Debug)]
 pub struct CassetteSink {
-    writer: CassetteWriter,
+    /// `None` where answers are compared only.
+    writer: Option<CassetteWriter>,
     secrets: RedactionRules,
     errors: RecordErrors,
     arrivals: Arc<OpenArrivals>,
@@ -95,14 +96,6 @@ pub struct CassetteSink {
     failing: RateLimitedLog,
 }
 
-/// Why an exchange is not recorded.
-enum NotRecorded {
-    Status(u16),
-    /// To search it for secrets takes more work than it may.
-    Unsearched,
-    Compared,
-}
-
 /// A record that waits for earlier ones.
 #[derive(Debug)]
 struct WaitingRecord {
@@ -116,8 +109,8 @@ struct WaitingRecord {
 
 impl CassetteSink {
     /// Writes what is submitted by these arrivals.
-    pub(in crate::player) fn new(
-        writer: CassetteWriter,
+    pub(crate) fn new(
+        writer: Option<CassetteWriter>,
         secrets: RedactionRules,
         errors: RecordErrors,
         (arrivals, counts, progress): (Arc<OpenArrivals>, Arc<RecordCounts>, Arc<RecorderProgress>),
@@ -142,22 +135,59 @@ impl CassetteSink {
     }
 
     #[cfg(test)]
-    pub(in crate::player) fn let_pass(&mut self, time: Duration) {
+    pub(crate) fn let_pass(&mut self, time: Duration) {
         self.waiting.values_mut().for_each(|waiting| waiting.since -= time);
         self.next_waiting -= time;
     }
 
+    /// Makes the record of an exchange, unless it is compared only or must not be recorded.
+    fn made(&self, content: EntryContent, weight: usize) -> Option<WaitingRecord> {
+        let (mut recorded, output_ids, session) = match content {
+            EntryContent::Exchange(mut exchange) => {
+                let output_ids = std::mem::take(&mut exchange.output_ids);
+                let session = std::mem::take(&mut exchange.request.session);
+                (record_of(*exchange), output_ids, session)
+            }
+            EntryContent::Replayed(mut recorded) => {
+                // Records have other ids in this file.
+                recorded.record.put_back.retain(|(_, source)| source.record.is_none());
+                (*recorded, Vec::new(), String::new())
+            }
+            EntryContent::Compared(exchange, with) => {
+                with.compare(exchange, &self.secrets);
+                return None;
+            }
+        };
+        let status = judged_status(&recorded.record.answer);
+        if !self.errors.includes(status) {
+            tracing::warn!("an answer with status {status} is not recorded (--record-errors all records it)");
+            self.counts.note(|report| report.skipped += 1);
+            return None;
+        }
+        let redact = || secrets::redact(&self.secrets, &mut recorded.record, &mut recorded.side);
+        let redacted = self.progress.searching(redact);
+        if redacted.is_unsearched {
+            tracing::warn!("an exchange is not recorded: to search it for secrets would take too much work");
+            self.counts.note(|report| report.unsearched += 1);
+            return None;
+        }
+        // Ids spell what was redacted.
+        let output_ids = if redacted.had_any { Vec::new() } else { output_ids };
+        Some(WaitingRecord { since: Instant::now(), weight, recorded, output_ids, session, redacted })
+    }
+
     /// Brings the partial file up to date, with what has waited for too long.
     fn bring(&mut self) -> Result<(), CassetteError> {
+        let Some(writer) = &mut self.writer else { return Ok(()) };
         let now = Instant::now();
         if !self.waiting.values().any(|waiting| now.duration_since(waiting.since) >= PATIENCE) {
-            return self.writer.flush();
+            return writer.flush();
         }
         let waiting = (self.waiting.len(), self.waiting_bytes);
-        if now < self.next_waiting || (waiting == self.written_waiting && self.writer.is_intact()) {
+        if now < self.next_waiting || (waiting == self.written_waiting && writer.is_intact()) {
             return Ok(());
         }
-        let written = self.writer.flush_with(self.waiting.values().map(|waiting| &waiting.recorded));
+        let written = writer.flush_with(self.waiting.values().map(|waiting| &waiting.recorded));
         self.next_waiting = Instant::now() + PATIENCE.max(now.elapsed() * PAUSE);
         if written.is_ok() {
             self.written_waiting = waiting;
@@ -167,6 +197,7 @@ impl CassetteSink {
 
     /// Writes what waits for nothing any more.
     fn write(&mut self, mut may_go: impl FnMut(u64, usize) -> bool) {
+        let Some(writer) = &mut self.writer else { return };
         while let Some((number, waiting)) = self.waiting.pop_first() {
             if !may_go(number, self.waiting_bytes) {
                 self.waiting.insert(number, waiting);
@@ -176,7 +207,7 @@ impl CassetteSink {
             let WaitingRecord { mut recorded, output_ids, session, redacted, .. } = waiting;
             let (is_partial, of_mcp) = (recorded.record.aborted.is_some(), is_of_mcp(&recorded.record));
             self.earlier.name_in(&mut recorded.record, &session, &redacted.answered);
-            let id = self.writer.add_with_ids(recorded, output_ids);
+            let id = writer.add_with_ids(recorded, output_ids);
             self.earlier.add(id, &session, &redacted.requested);
             self.counts.add_redacted(&redacted.all);
             self.named.add(&redacted.all);
@@ -203,49 +234,12 @@ impl Sink for CassetteSink {
 
     fn record(&mut self, entry: SinkEntry) {
         let SinkEntry { number, weight, content } = entry;
-        let errors = self.errors;
-        let made = catch_unwind(AssertUnwindSafe(|| {
-            let (mut recorded, output_ids, session) = match content {
-                EntryContent::Exchange(mut exchange) => {
-                    let output_ids = std::mem::take(&mut exchange.output_ids);
-                    let session = std::mem::take(&mut exchange.request.session);
-                    (record_of(*exchange), output_ids, session)
-                }
-                EntryContent::Replayed(mut recorded) => {
-                    // Records have other ids in this file.
-                    recorded.record.put_back.retain(|(_, source)| source.record.is_none());
-                    (*recorded, Vec::new(), String::new())
-                }
-                // Only the sink that compares is sent any.
-                EntryContent::Compared(..) => return Err(NotRecorded::Compared),
-            };
-            let status = judged_status(&recorded.record.answer);
-            if !errors.includes(status) {
-                return Err(NotRecorded::Status(status));
-            }
-            let redact = || secrets::redact(&self.secrets, &mut recorded.record, &mut recorded.side);
-            let redacted = self.progress.searching(redact);
-            if redacted.is_unsearched {
-                return Err(NotRecorded::Unsearched);
-            }
-            // Ids spell what was redacted.
-            let output_ids = if redacted.had_any { Vec::new() } else { output_ids };
-            Ok(WaitingRecord { since: Instant::now(), weight, recorded, output_ids, session, redacted })
-        }));
-        match made {
-            Ok(Ok(waiting)) => {
+        match catch_unwind(AssertUnwindSafe(|| self.made(content, weight))) {
+            Ok(Some(waiting)) => {
                 self.waiting_bytes += weight;
                 self.waiting.insert(number, waiting);
             }
-            Ok(Err(NotRecorded::Compared)) => {}
-            Ok(Err(NotRecorded::Unsearched)) => {
-                tracing::warn!("an exchange is not recorded: to search it for secrets would take too much work");
-                self.counts.note(|report| report.unsearched += 1);
-            }
-            Ok(Err(NotRecorded::Status(status))) => {
-                tracing::warn!("an answer with status {status} is not recorded (--record-errors all records it)");
-                self.counts.note(|report| report.skipped += 1);
-            }
+            Ok(None) => {}
             Err(_) => {
                 tracing::error!("an exchange could not be recorded; please report this");
                 self.counts.note(|report| report.broken += 1);
@@ -269,16 +263,17 @@ impl Sink for CassetteSink {
 
     fn finish(mut self) -> Result<(), CassetteError> {
         self.write(|_, _| true);
-        let path = self.writer.path().to_owned();
+        let Some(mut writer) = self.writer else { return Ok(()) };
+        let path = writer.path().to_owned();
         if self.counts.note_discarded() {
             self.counts.note(|report| report.not_written = (report.discarded == 0).then_some(path));
-            return self.writer.discard();
+            return writer.discard();
         }
         if !self.named.is_empty() {
-            let (writer, secrets, named) = (&mut self.writer, &self.secrets, &self.named);
+            let (secrets, named) = (&self.secrets, &self.named);
             self.progress.searching(|| writer.mend(|whole| secrets::redact_named(secrets, named, whole)))?;
         }
-        let records = self.writer.finish()?;
+        let records = writer.finish()?;
         self.counts.note(|report| report.not_written = (records == 0).then_some(path));
         Ok(())
     }
@@ -294,15 +289,10 @@ fn judged_status(answer: &RecordedAnswer) -> u16 {
 }
 
 /// Bytes of a response that is copied at once, and what a packed one may become.
-pub(in crate::player) const LONGEST: usize = 256 << 20;
+pub(crate) const LONGEST: usize = 256 << 20;
 
 /// A copy of a response that was received whole; `None` where it is compressed or too large.
-pub(in crate::player) fn whole_capture(
-    target: &str,
-    headers: &HeaderMap,
-    body: &Bytes,
-    took: Duration,
-) -> Option<Capture> {
+pub(crate) fn whole_capture(target: &str, headers: &HeaderMap, body: &Bytes, took: Duration) -> Option<Capture> {
     let limits = CaptureLimits { each: LONGEST, together: LONGEST };
     let mut capture = Capture::new(Arc::new(Captures::new(limits)), target.to_owned(), Bytes::new());
     capture.headers(headers);
@@ -313,15 +303,16 @@ pub(in crate::player) fn whole_capture(
     (!capture.is_lost()).then_some(capture)
 }
 
-pub(in crate::player) fn record_of(exchange: Exchange) -> RecordedExchange {
+pub(crate) fn record_of(exchange: Exchange) -> RecordedExchange {
     let Exchange { request, mut response, timing, outcome, output_ids: _ } = exchange;
     let ExchangeRequest { method, target, headers, body, raw, is_retry, size: _, session: _ } = request;
-    let mut side = Sidecar { ms: millis(timing.e2e), recorded_at: timing.recorded_at, ..Sidecar::default() };
+    let mut side =
+        Sidecar { ms: Millis::from(timing.e2e).rounded(), recorded_at: timing.recorded_at, ..Sidecar::default() };
     let path = route_of(&target);
     let copy = response.capture.take_response();
     let (assembled, events) = match copy.content {
         ResponseContent::Events(mut events) => {
-            events.iter_mut().for_each(|event| event.0 = rounded(event.0));
+            events.iter_mut().for_each(|event| event.0 = Millis(event.0).rounded());
             let (assembled, count) = (assemble::events(path, &events), events.len());
             side.events = events.into();
             (assembled, count)
@@ -359,15 +350,6 @@ pub(in crate::player) fn record_of(exchange: Exchange) -> RecordedExchange {
 }
 
 /// A header that most responses have.
-pub(in crate::player) fn is_usual(name: &str, value: &str) -> bool {
+pub(crate) fn is_usual(name: &str, value: &str) -> bool {
     name == "content-type" && (value == "application/json" || value.starts_with("text/event-stream"))
-}
-
-/// Milliseconds, to the microsecond.
-fn millis(duration: std::time::Duration) -> f64 {
-    rounded(Millis::from(duration).0)
-}
-
-fn rounded(ms: f64) -> f64 {
-    (ms * 1e3).round() / 1e3
 }

@@ -7,35 +7,26 @@
 //!
 //! See docs/decisions/0085-comparing-is-recording-into-a-report.md.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use base::lock::Lock;
 use serde_json::Value;
 
 use crate::{
     account::AnswerComparison,
-    player::{
-        CassetteOutput, WrittenTimeline,
-        record::{
-            cassette_sink::{CassetteSink, EntryContent, SinkEntry, record_of},
-            recorder::CassetteRecorder,
-        },
-        secrets,
-    },
+    player::{record::cassette_sink::record_of, secrets},
 };
 use base::one_line::clipped;
 use recording::{
     canonical::{BodyDifference, Operation, differences},
-    cassette::{CassetteError, Header, RecordedAnswer, WriteMode},
+    cassette::RecordedAnswer,
     children::children_mut,
     exchange::Exchange,
-    recorder::Sink,
     redaction::RedactionRules,
     trace::Outcome,
 };
 
-/// Maximum number of answers whose differences are kept for each session, and of differences of one answer.
-const MOST_CHANGED: usize = 100;
+/// Maximum number of differences of one answer.
 const MOST_DIFFERENCES: usize = 5;
 
 /// Characters that are shown of a value.
@@ -67,49 +58,55 @@ const ARGUMENTS: [&str; 2] = ["arguments", "input"];
 /// The recorded answer with which another one is compared.
 #[derive(Debug)]
 pub(crate) struct ComparedWith {
-    pub(in crate::player) session: String,
+    pub(crate) session: String,
     /// The record's name, file and line.
-    pub(in crate::player) record: String,
-    pub(in crate::player) answer: RecordedAnswer,
+    pub(crate) record: String,
+    pub(crate) answer: RecordedAnswer,
+    /// Where the outcome goes.
+    pub(crate) comparisons: Arc<Comparisons>,
 }
 
 impl ComparedWith {
-    pub(in crate::player) fn record(&self) -> &str {
-        &self.record
+    /// Compares an exchange with the record; without one, the upstream did not answer.
+    pub(crate) fn compare(&self, exchange: Option<Box<Exchange>>, secrets: &RedactionRules) {
+        let Some(exchange) = exchange else {
+            self.comparisons.add(self, &AnswerDifferences::structure("the upstream did not answer"));
+            return;
+        };
+        if matches!(exchange.outcome, Outcome::ClientGone | Outcome::Cut) {
+            return;
+        }
+        let mut recorded = record_of(*exchange);
+        // Reports show what differs, and records hold no secrets.
+        secrets::redact(secrets, &mut recorded.record, &mut recorded.side);
+        self.comparisons.add(self, &AnswerDifferences::between(&self.answer, &recorded.record.answer));
     }
 }
 
 /// What was compared, by the session.
 #[derive(Debug, Default)]
-pub(in crate::player) struct Comparisons(Lock<BTreeMap<String, AnswerComparison>>);
+pub(crate) struct Comparisons(Lock<BTreeMap<String, AnswerComparison>>);
 
 impl Comparisons {
-    pub(in crate::player) fn of(&self, session: &str) -> Option<AnswerComparison> {
+    pub(crate) fn of(&self, session: &str) -> Option<AnswerComparison> {
         self.0.lock().get(session).cloned()
     }
 
-    pub(in crate::player) fn forget(&self, session: &str) {
+    pub(crate) fn forget(&self, session: &str) {
         self.0.lock().remove(session);
     }
 
     fn add(&self, with: &ComparedWith, found: &AnswerDifferences) {
-        let mut all = self.0.lock();
-        let compared = all.entry(with.session.clone()).or_default();
-        compared.answers += 1;
-        compared.structure += u64::from(found.structure);
-        compared.text += u64::from(found.text);
-        if !found.lines.is_empty() && compared.changes.len() < MOST_CHANGED {
-            compared.changes.push(format!("{}: {}", with.record, found.lines.join("; ")));
-        }
+        self.0.lock().entry(with.session.clone()).or_default().add(found.comparison(&with.record));
     }
 }
 
 #[derive(Debug, Default, PartialEq)]
-pub(in crate::player) struct AnswerDifferences {
-    pub(in crate::player) structure: bool,
-    pub(in crate::player) text: bool,
+pub(crate) struct AnswerDifferences {
+    pub(crate) structure: bool,
+    pub(crate) text: bool,
     /// The first of them, those of structure before all others.
-    pub(in crate::player) lines: Vec<String>,
+    pub(crate) lines: Vec<String>,
 }
 
 impl AnswerDifferences {
@@ -117,7 +114,18 @@ impl AnswerDifferences {
         Self { structure: true, text: false, lines: vec![format!("structure: {line}")] }
     }
 
-    pub(in crate::player) fn between(recorded: &RecordedAnswer, now: &RecordedAnswer) -> Self {
+    /// The comparison of one answer with this record.
+    pub(crate) fn comparison(&self, record: &str) -> AnswerComparison {
+        let line = (!self.lines.is_empty()).then(|| format!("{record}: {}", self.lines.join("; ")));
+        AnswerComparison {
+            answers: 1,
+            structure: self.structure.into(),
+            text: self.text.into(),
+            changes: line.into_iter().collect(),
+        }
+    }
+
+    pub(crate) fn between(recorded: &RecordedAnswer, now: &RecordedAnswer) -> Self {
         let shown = |answer: &RecordedAnswer| {
             let mut shown = answer.shown();
             drop_fields_of_one_run(&mut shown);
@@ -187,102 +195,6 @@ fn outline(value: &Value) -> String {
 fn short(value: &Value) -> String {
     let text = value.as_str().map_or_else(|| value.to_string(), |text| format!("'{}'", text.replace('\n', "\\n")));
     clipped(&text, SHORT)
-}
-
-/// Compares an answer with the recorded one; `record` is the record's name.
-pub(in crate::player) fn compared(record: &str, recorded: &RecordedAnswer, now: &RecordedAnswer) -> AnswerComparison {
-    let found = AnswerDifferences::between(recorded, now);
-    let line = (!found.lines.is_empty()).then(|| format!("{record}: {}", found.lines.join("; ")));
-    AnswerComparison {
-        answers: 1,
-        structure: u64::from(found.structure),
-        text: u64::from(found.text),
-        changes: line.into_iter().collect(),
-    }
-}
-
-/// Compares answers that were received.
-#[derive(Debug)]
-pub struct CompareSink {
-    secrets: RedactionRules,
-    comparisons: Arc<Comparisons>,
-}
-
-impl CompareSink {
-    fn compare(&self, exchange: Option<Box<Exchange>>, with: &ComparedWith) {
-        let Some(exchange) = exchange else {
-            self.comparisons.add(with, &AnswerDifferences::structure("the upstream did not answer"));
-            return;
-        };
-        if matches!(exchange.outcome, Outcome::ClientGone | Outcome::Cut) {
-            return;
-        }
-        let mut recorded = record_of(*exchange);
-        // Reports show what differs, and records hold no secrets.
-        secrets::redact(&self.secrets, &mut recorded.record, &mut recorded.side);
-        self.comparisons.add(with, &AnswerDifferences::between(&with.answer, &recorded.record.answer));
-    }
-}
-
-/// Outcome of exchanges: they are recorded or compared.
-#[derive(Debug)]
-pub enum ExchangeSink {
-    Cassette(Box<CassetteSink>),
-    Compare(CompareSink),
-}
-
-impl Sink for ExchangeSink {
-    type Item = SinkEntry;
-    type Ending = Result<(), CassetteError>;
-
-    fn weight(entry: &SinkEntry) -> usize {
-        CassetteSink::weight(entry)
-    }
-
-    fn begin_batch(&mut self) {
-        if let Self::Cassette(sink) = self {
-            sink.begin_batch();
-        }
-    }
-
-    fn record(&mut self, entry: SinkEntry) {
-        match (self, entry.content) {
-            (Self::Compare(sink), EntryContent::Compared(exchange, with)) => sink.compare(exchange, &with),
-            (Self::Compare(_), _) => {}
-            (Self::Cassette(sink), content) => sink.record(SinkEntry { content, ..entry }),
-        }
-    }
-
-    fn end_batch(&mut self) {
-        if let Self::Cassette(sink) = self {
-            sink.end_batch();
-        }
-    }
-
-    fn flush(&mut self) {
-        if let Self::Cassette(sink) = self {
-            sink.flush();
-        }
-    }
-
-    fn finish(self) -> Result<(), CassetteError> {
-        match self {
-            Self::Cassette(sink) => sink.finish(),
-            Self::Compare(_) => Ok(()),
-        }
-    }
-}
-
-impl CassetteRecorder {
-    /// Starts the thread that compares.
-    pub(in crate::player) fn comparing(
-        secrets: RedactionRules,
-        comparisons: Arc<Comparisons>,
-    ) -> Result<Self, CassetteError> {
-        let (path, mode) = (PathBuf::from("the comparison"), WriteMode::Replace);
-        let output = CassetteOutput { path, header: Header::default(), mode, timeline: WrittenTimeline::New };
-        Self::start_with(ExchangeSink::Compare(CompareSink { secrets, comparisons }), &output)
-    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Exchanges that went upstream become records, or are compared with recorded ones.
 
-pub(in crate::player) mod assemble;
-pub(in crate::player) mod cassette_sink;
-pub(in crate::player) mod compare;
+pub(crate) mod assemble;
+pub(crate) mod cassette_sink;
+pub(crate) mod compare;
 mod of_player;
-pub(in crate::player) mod record_report;
-pub(in crate::player) mod recorder;
-pub(in crate::player) mod session_values;
+pub(crate) mod record_report;
+pub(crate) mod recorder;
+pub(crate) mod session_values;

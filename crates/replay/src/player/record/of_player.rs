@@ -1,8 +1,6 @@
 //! A player's recording, and those of its sessions; a player's comparison.
 
-use std::sync::atomic::Ordering::Relaxed;
-
-use tokio::time::Instant;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use crate::{
     matching::requests::Lookup,
@@ -23,16 +21,16 @@ impl CassettePlayer {
     }
 
     /// Keeps what a session recorded that has ended.
-    pub(in crate::player) fn keep_recorded(&self, report: Option<RecordReport>) {
+    pub(crate) fn keep_recorded(&self, report: Option<RecordReport>) {
         let mut kept = self.recorded_by_sessions.lock();
         report.into_iter().for_each(|report| kept.add_session(report));
     }
 
     /// Adds what sessions recorded to what this player did; `None` where neither records.
-    pub(in crate::player) fn with_sessions(&self, own: Option<RecordReport>) -> Option<RecordReport> {
+    pub(crate) fn with_sessions(&self, own: Option<RecordReport>) -> Option<RecordReport> {
         let sessions = self.recorded_by_sessions.lock().clone();
         // Where sessions have cassettes of their own, requests without one are rare.
-        let is_expected = |own: &&RecordReport| own.lost_all() || !self.has_own_cassettes();
+        let is_expected = |own: &&RecordReport| own.lost_all() || !self.had_own_cassettes(&self.sessions.lock());
         own.iter().filter(is_expected).for_each(RecordReport::warn_of_none);
         if sessions.sessions == 0 {
             return own;
@@ -46,20 +44,14 @@ impl CassettePlayer {
     }
 
     /// Finds the record of a request whose answer comes from upstream, and begins the comparison. A request without a record is a miss.
-    pub(in crate::player) fn begin_comparison(
-        &self,
-        request: &IncomingRequest,
-        at: Instant,
-    ) -> Option<PendingExchange> {
+    pub(crate) fn begin_comparison(&self, request: &IncomingRequest) -> Option<PendingExchange> {
         let comparer = self.comparer.as_ref()?;
         let found = match self.select(request) {
             Lookup::Found(found) => found,
-            Lookup::Exhausted { .. } => {
-                self.count_miss(request, NoRecordReason::Exhausted);
-                return None;
-            }
-            Lookup::Nothing => {
-                self.count_miss(request, NoRecordReason::NoMatch);
+            missed => {
+                let is_exhausted = matches!(missed, Lookup::Exhausted { .. });
+                let reason = if is_exhausted { NoRecordReason::Exhausted } else { NoRecordReason::NoMatch };
+                self.count_miss(request, reason);
                 return None;
             }
         };
@@ -69,8 +61,9 @@ impl CassettePlayer {
             session: request.session.clone(),
             record: format!("{} (line {})", self.name_of(found.record), record.line),
             answer: record.answer.clone(),
+            comparisons: Arc::clone(&self.comparisons),
         };
-        Some(comparer.begin(request_of(request), at).compared_with(with))
+        Some(comparer.begin(request_of(request), request.at).compared_with(with))
     }
 
     /// Waits until everything is compared, so that the report has it.

@@ -60,19 +60,19 @@ impl RecordReport {
     }
 
     /// Warns of a recording without a record.
-    pub(in crate::player) fn warn_of_none(&self) {
+    pub(crate) fn warn_of_none(&self) {
         let Some(path) = &self.not_written else { return };
         let becomes = if path.exists() { "stays as it was" } else { "is not written" };
         tracing::warn!("nothing was recorded: {} {becomes}", path.display());
     }
 
     /// Adds a session with a cassette of its own.
-    pub(in crate::player) fn add_session(&mut self, session: Self) {
+    pub(crate) fn add_session(&mut self, session: Self) {
         let not_written = session.not_written.clone().filter(|_| session.lost_all());
         self.add(Self { sessions: 1, not_written, ..session });
     }
 
-    pub(in crate::player) fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         self.recorded += other.recorded;
         self.discarded += other.discarded;
         self.sessions += other.sessions;
@@ -97,7 +97,7 @@ const MOST: usize = 1 << 16;
 /// Counts of a recorder so far. A redacted value counts once, as long as no more than [`MOST`] are known; beyond that it counts once for
 /// each record.
 #[derive(Debug, Default)]
-pub(in crate::player) struct RecordCounts(Lock<CountedReport>);
+pub(crate) struct RecordCounts(Lock<CountedReport>);
 
 #[derive(Debug, Default)]
 struct CountedReport {
@@ -108,17 +108,17 @@ struct CountedReport {
 }
 
 impl RecordCounts {
-    pub(in crate::player) fn note(&self, change: impl FnOnce(&mut RecordReport)) {
+    pub(crate) fn note(&self, change: impl FnOnce(&mut RecordReport)) {
         change(&mut self.0.lock().report);
     }
 
     /// Has the recording dropped when it ends.
-    pub(in crate::player) fn discard(&self) {
+    pub(crate) fn discard(&self) {
         self.0.lock().is_discarded = true;
     }
 
     /// Counts what was recorded as dropped, where it is; returns whether it is.
-    pub(in crate::player) fn note_discarded(&self) -> bool {
+    pub(crate) fn note_discarded(&self) -> bool {
         let CountedReport { report, is_discarded, .. } = &mut *self.0.lock();
         if *is_discarded {
             report.discarded = std::mem::take(&mut report.recorded);
@@ -127,7 +127,7 @@ impl RecordCounts {
         *is_discarded
     }
 
-    pub(in crate::player) fn add_redacted(&self, values: &SeenSecrets) {
+    pub(crate) fn add_redacted(&self, values: &SeenSecrets) {
         let CountedReport { report, redacted, .. } = &mut *self.0.lock();
         for (placeholder, value) in values.values() {
             let hash = (Arc::clone(&placeholder.kind), xxh3_64(value.as_bytes()));
@@ -141,7 +141,7 @@ impl RecordCounts {
         }
     }
 
-    pub(in crate::player) fn report(&self) -> RecordReport {
+    pub(crate) fn report(&self) -> RecordReport {
         self.0.lock().report.clone()
     }
 }

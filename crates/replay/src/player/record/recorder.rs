@@ -18,21 +18,20 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::player::{
-    CassetteOutput, RecordErrors, WrittenTimeline,
+    CassetteOutput, PlayerConfig,
     forward::completion::Completions,
     record::{
         cassette_sink::{CassetteSink, EntryContent, SinkEntry},
-        compare::{ComparedWith, ExchangeSink},
+        compare::ComparedWith,
         record_report::{RecordCounts, RecordReport},
     },
 };
 use net::upstream::UpstreamError;
 use recording::{
     capture::{Capture, CaptureLimits, Captures},
-    cassette::{CassetteError, CassetteRecord, CassetteWriter, Keep, RecordedExchange},
+    cassette::{CassetteError, CassetteRecord, CassetteWriter, Header, RecordedExchange, WriteMode},
     exchange::{Exchange, ExchangeRequest, ExchangeResponse, Timing},
     recorder::{Capacity, Recorder, RecorderProgress, RefusedItem, Sink},
-    redaction::RedactionRules,
     trace::Outcome,
 };
 
@@ -47,7 +46,7 @@ const OPEN_AT_THE_END: Duration = Duration::from_secs(5);
 
 /// Recorder of one cassette. The sink is another one in tests only.
 #[derive(Debug)]
-pub(crate) struct CassetteRecorder<S: Sink<Item = SinkEntry> = ExchangeSink> {
+pub(crate) struct CassetteRecorder<S: Sink<Item = SinkEntry> = CassetteSink> {
     recorder: Recorder<S>,
     progress: Arc<RecorderProgress>,
     arrivals: Arc<OpenArrivals>,
@@ -55,14 +54,15 @@ pub(crate) struct CassetteRecorder<S: Sink<Item = SinkEntry> = ExchangeSink> {
     completions: Arc<Completions>,
     counts: Arc<RecordCounts>,
     path: PathBuf,
-    timeline: WrittenTimeline,
+    /// Whether what was played is written too.
+    is_full: bool,
     /// Whether secrets stay in it by choice.
     is_unredacted: bool,
 }
 
 /// Requests whose exchanges have not ended, in the order in which they came.
 #[derive(Debug, Default)]
-pub(in crate::player) struct OpenArrivals {
+pub(crate) struct OpenArrivals {
     state: Lock<ArrivalState>,
     one_ended: Condvar,
 }
@@ -94,7 +94,7 @@ impl OpenArrivals {
     }
 
     /// The first number that may still be submitted: all before it are in the queue, written or not recorded.
-    pub(in crate::player) fn first_open(&self) -> u64 {
+    pub(crate) fn first_open(&self) -> u64 {
         let state = self.state.lock();
         state.open.first().copied().unwrap_or(state.next)
     }
@@ -111,7 +111,7 @@ struct RecordTicket<S: Sink<Item = SinkEntry>> {
 
 /// An exchange whose response has not ended.
 #[derive(Debug)]
-pub struct PendingExchange<S: Sink<Item = SinkEntry> = ExchangeSink> {
+pub struct PendingExchange<S: Sink<Item = SinkEntry> = CassetteSink> {
     ticket: RecordTicket<S>,
     request: ExchangeRequest,
     at: Instant,
@@ -123,35 +123,40 @@ pub struct PendingExchange<S: Sink<Item = SinkEntry> = ExchangeSink> {
 
 impl CassetteRecorder {
     /// Creates the cassette and starts the thread that writes it.
-    pub(in crate::player) fn create(
+    pub(crate) fn create(output: &CassetteOutput, config: &PlayerConfig) -> Result<Self, CassetteError> {
+        let writer = CassetteWriter::create(&output.path, &output.header, output.mode)?;
+        let writer = writer.keeping(config.keep).noting_runs();
+        let writer = if output.is_full { writer } else { writer.keeping_places() };
+        Self::with_writer(Some(writer), output, config)
+    }
+
+    /// Starts the thread that compares answers with recorded ones.
+    pub(crate) fn comparing(config: &PlayerConfig) -> Result<Self, CassetteError> {
+        let (path, mode) = (PathBuf::from("the comparison"), WriteMode::Replace);
+        let output = CassetteOutput { path, header: Header::default(), mode, is_full: false };
+        Self::with_writer(None, &output, config)
+    }
+
+    fn with_writer(
+        writer: Option<CassetteWriter>,
         output: &CassetteOutput,
-        keep: Keep,
-        errors: RecordErrors,
-        secrets: RedactionRules,
+        config: &PlayerConfig,
     ) -> Result<Self, CassetteError> {
-        let writer = CassetteWriter::create(&output.path, &output.header, output.mode)?.keeping(keep).noting_runs();
-        let writer = if output.timeline == WrittenTimeline::New { writer.keeping_places() } else { writer };
         let (arrivals, counts): (Arc<OpenArrivals>, Arc<RecordCounts>) = Default::default();
         let progress = Arc::new(RecorderProgress::new(Capacity { bytes: QUEUE_BYTES, ..Capacity::default() }));
         let shared = (Arc::clone(&arrivals), Arc::clone(&counts), Arc::clone(&progress));
-        let sink = CassetteSink::new(writer, secrets, errors, shared);
-        Self::start(ExchangeSink::Cassette(Box::new(sink)), arrivals, (counts, progress), output)
-    }
-
-    /// The same, with responses received to their end within this time after their clients have left.
-    #[must_use]
-    pub(in crate::player) fn completing(self, within: Duration) -> Self {
-        Self { completions: Arc::new(Completions::new(within)), ..self }
+        let sink = CassetteSink::new(writer, config.secrets.clone(), config.record_errors, shared);
+        Self::start(sink, arrivals, (counts, progress), output, config.complete_within)
     }
 
     /// The completions of responses whose clients leave.
-    pub(in crate::player) fn completions(&self) -> &Completions {
+    pub(crate) fn completions(&self) -> &Completions {
         &self.completions
     }
 
     /// Submits a record that was replayed, where everything is written that is served.
-    pub(in crate::player) fn copy(self: &Arc<Self>, record: &CassetteRecord) {
-        if self.timeline == WrittenTimeline::Full {
+    pub(crate) fn copy(self: &Arc<Self>, record: &CassetteRecord) {
+        if self.is_full {
             let side = record.side.clone().filter(|_| record.is_as_recorded()).unwrap_or_default();
             let weight = side.body.as_ref().map_or(0, String::len);
             let record = CassetteRecord { like: None, side: None, ..record.clone() };
@@ -162,12 +167,12 @@ impl CassetteRecorder {
 
     /// Waits for exchanges whose responses have not ended, as those that a client has read and the server has not seen to be whole.
     /// Blocks.
-    pub(in crate::player) fn wait_for_open(&self) {
+    pub(crate) fn wait_for_open(&self) {
         self.arrivals.wait(OPEN_AT_THE_END);
     }
 
     /// Writes everything, and puts the cassette in place.
-    pub(in crate::player) fn finish(&self) -> Result<RecordReport, CassetteError> {
+    pub(crate) fn finish(&self) -> Result<RecordReport, CassetteError> {
         match self.recorder.finish() {
             Ok(ending) => ending.unwrap_or(Ok(()))?,
             Err(error) => {
@@ -179,10 +184,7 @@ impl CassetteRecorder {
     }
 
     /// Ends the recording and drops it, as if it had not been.
-    ///
-    /// # Errors
-    /// When what was written cannot be removed, or the disk does not answer.
-    pub(in crate::player) fn discard(&self) -> Result<RecordReport, CassetteError> {
+    pub(crate) fn discard(&self) -> Result<RecordReport, CassetteError> {
         self.counts.discard();
         let report = self.finish()?;
         Ok(RecordReport { unredacted: None, ..report })
@@ -190,36 +192,31 @@ impl CassetteRecorder {
 }
 
 impl<S: Sink<Item = SinkEntry>> CassetteRecorder<S> {
-    /// Starts the thread of a sink that needs none of the recorder's counts.
-    pub(in crate::player) fn start_with(sink: S, output: &CassetteOutput) -> Result<Self, CassetteError> {
-        let progress = Arc::new(RecorderProgress::new(Capacity { bytes: QUEUE_BYTES, ..Capacity::default() }));
-        Self::start(sink, Arc::default(), (Arc::default(), progress), output)
-    }
-
     fn start(
         sink: S,
         arrivals: Arc<OpenArrivals>,
         (counts, progress): (Arc<RecordCounts>, Arc<RecorderProgress>),
         output: &CassetteOutput,
+        complete_within: Duration,
     ) -> Result<Self, CassetteError> {
         progress.set_open(true);
         let path = output.path.clone();
         let recorder = Recorder::start(sink, Arc::clone(&progress))
             .map_err(|source| CassetteError::Io { path: path.clone(), source })?;
         let captures = Arc::new(Captures::new(COPIES));
-        let completions = Arc::new(Completions::new(Duration::ZERO));
-        let (timeline, is_unredacted) = (output.timeline, output.header.redact.is_off);
-        Ok(Self { recorder, progress, arrivals, captures, completions, counts, path, timeline, is_unredacted })
+        let completions = Arc::new(Completions::new(complete_within));
+        let (is_full, is_unredacted) = (output.is_full, output.header.redact.is_off);
+        Ok(Self { recorder, progress, arrivals, captures, completions, counts, path, is_full, is_unredacted })
     }
 
-    pub(in crate::player) fn begin(self: &Arc<Self>, request: ExchangeRequest, at: Instant) -> PendingExchange<S> {
+    pub(crate) fn begin(self: &Arc<Self>, request: ExchangeRequest, at: Instant) -> PendingExchange<S> {
         let ticket = self.ticket();
         ticket.awaits.store(true, Relaxed);
         PendingExchange { ticket, request, at, status: 0, with: None }
     }
 
     /// Returns what was recorded so far.
-    pub(in crate::player) fn report(&self) -> RecordReport {
+    pub(crate) fn report(&self) -> RecordReport {
         RecordReport {
             queue_full: self.progress.queue_full().load(Relaxed),
             queue_bytes: self.progress.queue_bytes().load(Relaxed),
@@ -264,13 +261,12 @@ impl<S: Sink<Item = SinkEntry>> Drop for RecordTicket<S> {
 
 impl<S: Sink<Item = SinkEntry>> PendingExchange<S> {
     /// The same, to be compared in place of being recorded.
-    #[must_use]
-    pub(in crate::player) fn compared_with(self, with: ComparedWith) -> Self {
+    pub(crate) fn compared_with(self, with: ComparedWith) -> Self {
         Self { with: Some(Box::new(with)), ..self }
     }
 
-    pub(in crate::player) fn compared_record(&self) -> Option<&str> {
-        self.with.as_ref().map(|with| with.record())
+    pub(crate) fn compared_record(&self) -> Option<&str> {
+        self.with.as_ref().map(|with| with.record.as_str())
     }
 
     /// Time since the request came.
@@ -291,7 +287,7 @@ impl<S: Sink<Item = SinkEntry>> PendingExchange<S> {
     }
 
     /// Counts an exchange whose response cannot be recorded; false.
-    pub(in crate::player) fn give_up(&self, why: &str) -> bool {
+    pub(crate) fn give_up(&self, why: &str) -> bool {
         let ExchangeRequest { method, target, .. } = &self.request;
         tracing::warn!("the answer to {method} {} {why} and is not recorded", route_of(target));
         self.ticket.awaits.store(false, Relaxed);
@@ -332,19 +328,19 @@ impl<S: Sink<Item = SinkEntry>> PendingExchange<S> {
 
 impl CassetteRecorder {
     /// Takes the next place.
-    pub(in crate::player) fn place(self: &Arc<Self>) -> RecordPlace {
+    pub(crate) fn place(self: &Arc<Self>) -> RecordPlace {
         RecordPlace(self.ticket())
     }
 }
 
 /// A path without its query.
-pub(in crate::player) fn route_of(path: &str) -> &str {
+pub(crate) fn route_of(path: &str) -> &str {
     path.split('?').next().unwrap_or_default()
 }
 
 /// Place of one exchange among the records, taken when its request came. Dropped unfilled, it holds nothing up any more.
 #[derive(Debug)]
-pub struct RecordPlace(RecordTicket<ExchangeSink>);
+pub struct RecordPlace(RecordTicket<CassetteSink>);
 
 impl RecordPlace {
     /// Submits the exchange; `weight` is the bytes that it holds.

@@ -15,7 +15,7 @@ type ValueKey = (Box<str>, Box<str>);
 
 /// Values in the requests of each session, with the first record that has them.
 #[derive(Default)]
-pub(in crate::player) struct SessionValues {
+pub(crate) struct SessionValues {
     of: HashMap<ValueKey, (u64, Placeholder)>,
     bytes: usize,
 }
@@ -28,7 +28,7 @@ impl fmt::Debug for SessionValues {
 
 impl SessionValues {
     /// Notes in a record where the values of its answer stand that are in an earlier request of its session.
-    pub(in crate::player) fn name_in(&self, record: &mut CassetteRecord, session: &str, answered: &AnsweredValues) {
+    pub(crate) fn name_in(&self, record: &mut CassetteRecord, session: &str, answered: &AnsweredValues) {
         for (placeholder, value) in answered.0.iter() {
             if let Some((id, source)) = self.of.get(&(session.into(), value.clone())) {
                 let source = ValueSource { placeholder: source.clone(), record: Some(*id) };
@@ -38,7 +38,7 @@ impl SessionValues {
     }
 
     /// Remembers the values of a record's request.
-    pub(in crate::player) fn add(&mut self, id: u64, session: &str, requested: &SeenSecrets) {
+    pub(crate) fn add(&mut self, id: u64, session: &str, requested: &SeenSecrets) {
         // Of several placeholders for one value the first by its name, whatever order the values come in.
         let mut values: Vec<(Placeholder, &str)> = requested.values().collect();
         values.sort_unstable();

@@ -120,7 +120,7 @@ impl CassettePlayer {
         of_header.or_else(|| self.records.iter().find_map(|(_, record)| record.side.as_ref()?.recorded_at.clone()))
     }
 
-    pub(in crate::player) fn changes(&self) -> &[EnvironmentChange] {
+    pub(crate) fn changes(&self) -> &[EnvironmentChange] {
         self.environment.get().map(Vec::as_slice).unwrap_or_default()
     }
 }

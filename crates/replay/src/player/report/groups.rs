@@ -12,7 +12,7 @@ use recording::cassette::CassetteRecord;
 ///
 /// See docs/decisions/0063-unconsumed-records-of-what-has-begun.md.
 #[derive(Debug, Default)]
-pub(in crate::player) struct RecordGroups {
+pub(crate) struct RecordGroups {
     of: Vec<usize>,
     /// Whether each group has a name.
     are_named: Vec<bool>,
@@ -20,7 +20,7 @@ pub(in crate::player) struct RecordGroups {
 
 /// Other sessions beside which a session is judged.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::player) enum Scope<'a> {
+pub(crate) enum Scope<'a> {
     /// None, and its cassette is its own: it has begun as a whole.
     Own,
     /// None.
@@ -33,7 +33,7 @@ pub(in crate::player) enum Scope<'a> {
 
 impl RecordGroups {
     /// Groups records, each with the place of its cassette.
-    pub(in crate::player) fn new(records: &[(usize, CassetteRecord)]) -> Self {
+    pub(crate) fn new(records: &[(usize, CassetteRecord)]) -> Self {
         let mut groups = Self::default();
         let mut known: HashMap<(usize, Option<&str>), usize> = HashMap::new();
         let mut named: HashMap<(usize, u64), &str> = HashMap::new();
@@ -51,16 +51,16 @@ impl RecordGroups {
         groups
     }
 
-    pub(in crate::player) fn of(&self, record: usize) -> Option<usize> {
+    pub(crate) fn of(&self, record: usize) -> Option<usize> {
         self.of.get(record).copied()
     }
 
-    pub(in crate::player) fn begun(&self, served: &HashSet<usize>) -> HashSet<usize> {
+    pub(crate) fn begun(&self, served: &HashSet<usize>) -> HashSet<usize> {
         served.iter().filter_map(|record| self.of(*record)).collect()
     }
 
     /// Returns whether an unconsumed record counts in a session in which these groups have begun.
-    pub(in crate::player) fn counts(&self, record: usize, begun: &HashSet<usize>, scope: Scope<'_>) -> bool {
+    pub(crate) fn counts(&self, record: usize, begun: &HashSet<usize>, scope: Scope<'_>) -> bool {
         let Some(group) = self.of(record) else { return false };
         let (is_named, has_begun) = (self.are_named.get(group) == Some(&true), begun.contains(&group));
         match scope {

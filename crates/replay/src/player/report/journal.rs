@@ -1,18 +1,16 @@
-//! What becomes of each request, for the [`Journal`].
-
-use std::sync::Arc;
+//! What becomes of each request, for the [`Journal`](crate::account::Journal).
 
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
 use crate::{
-    account::{Journal, JournalEntry, LARGEST_BODY},
+    account::{JournalEntry, LARGEST_BODY},
     player::{CassettePlayer, Decision, incoming::IncomingRequest},
 };
 
 /// Reason in the extensions of a request, or of its response, for which no record answered it; with its number where it is kept.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::player) struct MissCause(pub(in crate::player) &'static str, pub(in crate::player) Option<u64>);
+pub(crate) struct MissCause(pub(in crate::player) &'static str, pub(in crate::player) Option<u64>);
 
 impl MissCause {
     fn fields(&self) -> impl Iterator<Item = (String, Value)> {
@@ -22,19 +20,9 @@ impl MissCause {
     }
 }
 
-/// A request whose outcome is not known.
-#[derive(Debug)]
-pub(in crate::player) struct OpenRequest {
-    number: u64,
-    entry: JournalEntry,
-}
-
 impl CassettePlayer {
-    pub(in crate::player) fn journal(&self) -> &Arc<Journal> {
-        self.journal.get_or_init(Arc::default)
-    }
-
-    pub(in crate::player) fn begin_entry(&self, incoming: &IncomingRequest) -> OpenRequest {
+    /// The number and the entry of a request whose outcome is not known.
+    pub(crate) fn begin_entry(&self, incoming: &IncomingRequest) -> (u64, JournalEntry) {
         let body_bytes = incoming.bytes.len();
         let is_kept = body_bytes > 0 && body_bytes <= LARGEST_BODY;
         let entry = JournalEntry {
@@ -46,13 +34,13 @@ impl CassettePlayer {
             body_bytes,
             ..JournalEntry::default()
         };
-        OpenRequest { number: self.journal().begin(), entry }
+        (self.shared.journal.begin(), entry)
     }
 
     /// Keeps the entry of a request whose outcome is decided.
-    pub(in crate::player) fn end_entry(&self, begun: OpenRequest, decision: &Decision) {
+    pub(crate) fn end_entry(&self, (number, entry): (u64, JournalEntry), decision: &Decision) {
         let (outcome, why) = outcome(decision);
-        self.journal().keep(begun.number, JournalEntry { outcome, why, ..begun.entry });
+        self.shared.journal.keep(number, JournalEntry { outcome, why, ..entry });
     }
 }
 

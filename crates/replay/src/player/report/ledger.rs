@@ -18,10 +18,7 @@ impl Ledger for CassettePlayer {
     fn misses(&self, session: Option<&str>) -> Vec<Value> {
         let sessions = self.sessions.lock();
         let wanted = sessions.iter().filter(|(name, _)| session.is_none_or(|session| session == *name));
-        let of_session = |(name, state): (&String, &SessionState)| match &state.own {
-            Some(own) => own.sessions.lock().get(name).map(|state| state.misses.list().to_vec()).unwrap_or_default(),
-            None => state.misses.list().to_vec(),
-        };
+        let of_session = |(name, state): (&String, &SessionState)| state.played(name, |it| it.misses.list().to_vec());
         let mut misses: Vec<Value> = wanted.flat_map(of_session).map(brief).collect();
         drop(sessions);
         misses.extend(self.mcp_misses(session));
@@ -37,7 +34,7 @@ impl Ledger for CassettePlayer {
     }
 
     fn requests(&self, session: Option<&str>) -> Vec<Value> {
-        self.journal().list(session)
+        self.shared.journal.list(session)
     }
 
     fn clock(&self, session: Option<&str>) -> Option<String> {
@@ -45,7 +42,7 @@ impl Ledger for CassettePlayer {
     }
 
     fn reset(&self, session: Option<&str>) {
-        self.journal().forget(session);
+        self.shared.journal.forget(session);
         self.mcp.reset(session);
         let mut sessions = self.sessions.lock();
         let reset = |(name, state): (&String, &mut SessionState)| {
@@ -98,7 +95,7 @@ impl Ledger for CassettePlayer {
 
 impl CassettePlayer {
     fn of_session<T>(&self, session: Option<&str>, read: impl FnOnce(&Self) -> T) -> T {
-        let own = session.and_then(|name| self.sessions.lock().get(name)?.own.clone());
+        let own = session.and_then(|name| self.own_of(name));
         read(own.as_deref().unwrap_or(self))
     }
 

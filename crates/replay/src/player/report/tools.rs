@@ -39,7 +39,7 @@ fn note(drift: &mut ToolDrift, recorded: Option<&Value>, sent: Option<&Value>) {
 }
 
 impl CassettePlayer {
-    pub(in crate::player) fn note_tools(&self, request: &IncomingRequest, record: usize) {
+    pub(crate) fn note_tools(&self, request: &IncomingRequest, record: usize) {
         let Some((_, record)) = self.records.get(record) else { return };
         if record.body.get("tools") == request.shown.get("tools") {
             return;

@@ -32,7 +32,7 @@ const OF_NUMBERS: &str = "card";
 
 /// A secret and where it is.
 #[derive(Debug, Clone)]
-pub(in crate::player) struct Leak {
+pub(crate) struct Leak {
     file: PathBuf,
     /// From 1; `None` where the file has no lines.
     line: Option<usize>,
@@ -76,7 +76,7 @@ pub fn secrets(rules: &RedactionRules, cassette: &Cassette) -> Vec<String> {
 }
 
 /// Secrets of a record that goes on from messages which were searched before, and how far its own are.
-pub(in crate::player) fn leaks_of(
+pub(crate) fn leaks_of(
     redactor: &mut Redactor<'_>,
     record: &CassetteRecord,
     earlier: Option<(&SharedList<Value>, SearchedConversation)>,
@@ -88,7 +88,7 @@ pub(in crate::player) fn leaks_of(
 }
 
 /// Takes what a redactor found in a record's request, and searches the rest of the record.
-pub(in crate::player) fn found_in(redactor: &mut Redactor<'_>, record: &CassetteRecord, file: &Path) -> Vec<Leak> {
+pub(crate) fn found_in(redactor: &mut Redactor<'_>, record: &CassetteRecord, file: &Path) -> Vec<Leak> {
     redact_answer(redactor, &mut record.answer.clone());
     record.tags.iter().for_each(|tag| drop(redactor.text(tag)));
     let leak = |find| Leak { file: file.to_owned(), line: Some(record.line), find };
@@ -118,11 +118,7 @@ pub(super) fn search_side(redactor: &mut Redactor<'_>, path: &str, side: &Sideca
 }
 
 /// Adds the secrets that are in a file beside its records.
-pub(in crate::player) fn around(
-    (rules, named): (&RedactionRules, &SeenSecrets),
-    cassette: &Cassette,
-    found: &mut Vec<Leak>,
-) {
+pub(crate) fn around((rules, named): (&RedactionRules, &SeenSecrets), cassette: &Cassette, found: &mut Vec<Leak>) {
     let mut redactor = Redactor::new(rules).knowing(named);
     let mut known = known_of(found);
     let mut add =

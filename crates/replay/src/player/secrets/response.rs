@@ -20,13 +20,10 @@ pub fn redact_response(redactor: &mut Redactor<'_>, response: &mut Response) -> 
         found |= redactor.header(name, value).map(|clean| *value = clean).is_some();
     }
     let in_content = match &mut response.content {
-        ResponseContent::Body(body) => clean_body(redactor, body),
-        ResponseContent::Events(events) => return redact_moments(redactor, events) || found,
+        ResponseContent::Body(body) => clean_body(redactor, body).map(|clean| *body = clean).is_some(),
+        ResponseContent::Events(events) => !finds_nothing(redactor, events) && redact_each(redactor, events),
     };
-    if let (ResponseContent::Body(body), Some(clean)) = (&mut response.content, in_content) {
-        (*body, found) = (clean, true);
-    }
-    found
+    found || in_content
 }
 
 /// A body without its secrets; `None` where it has none. JSON in UTF-16 and UTF-32 is searched as UTF-8.
@@ -39,10 +36,6 @@ fn clean_body(redactor: &mut Redactor<'_>, body: &[u8]) -> Option<Vec<u8>> {
         return Some(value.to_string().into_bytes());
     }
     if std::str::from_utf8(&text).is_err() { redactor.bytes(&text) } else { redactor.body(&text) }
-}
-
-fn redact_moments(redactor: &mut Redactor<'_>, moments: &mut [Moment]) -> bool {
-    !finds_nothing(redactor, moments) && redact_each(redactor, moments)
 }
 
 fn redact_each(redactor: &mut Redactor<'_>, moments: &mut [Moment]) -> bool {

@@ -12,7 +12,7 @@ use recording::{
 };
 
 /// The placeholders of an answer. Those that events cut into pieces are whole here; bytes have none.
-pub(in crate::player) fn placeholders_of(answer: &RecordedAnswer) -> BTreeSet<Placeholder> {
+pub(crate) fn placeholders_of(answer: &RecordedAnswer) -> BTreeSet<Placeholder> {
     let mut found = BTreeSet::new();
     answer.headers.iter().for_each(|(_, value)| note(value, &mut found));
     match &answer.content {
@@ -35,7 +35,7 @@ pub(in crate::player) fn placeholders_of(answer: &RecordedAnswer) -> BTreeSet<Pl
 }
 
 /// Adds the placeholders in the texts of a value, and in the names of its fields.
-pub(in crate::player) fn note_all(value: &Value, found: &mut BTreeSet<Placeholder>) {
+pub(crate) fn note_all(value: &Value, found: &mut BTreeSet<Placeholder>) {
     value.as_str().into_iter().for_each(|text| note(text, found));
     for (name, value) in children(value) {
         name.into_iter().for_each(|name| note(name, found));
@@ -43,14 +43,14 @@ pub(in crate::player) fn note_all(value: &Value, found: &mut BTreeSet<Placeholde
     }
 }
 
-pub(in crate::player) fn note(text: &str, found: &mut BTreeSet<Placeholder>) {
+pub(crate) fn note(text: &str, found: &mut BTreeSet<Placeholder>) {
     if has_placeholder(text) {
         found.extend(placeholders(text).map(|(_, placeholder)| placeholder));
     }
 }
 
 /// Puts values in place of the placeholders of an answer. True where there were any.
-pub(in crate::player) fn put_into(values: &PlaceholderValues, answer: &mut RecordedAnswer) -> bool {
+pub(crate) fn put_into(values: &PlaceholderValues, answer: &mut RecordedAnswer) -> bool {
     let mut any = false;
     for (_, value) in &mut answer.headers {
         any |= values.text(value).map(|with| *value = with).is_some();

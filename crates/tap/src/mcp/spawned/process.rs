@@ -162,10 +162,10 @@ impl Process {
             tracing::warn!("{} ended by itself{}", self.shown, self.status());
         }
         self.observer.iter().for_each(|observer| match was_closed {
-            true => observer.end(Sender::Client),
-            false if self.has_answered.load(Relaxed) => observer.end(Sender::Server),
+            true => observer.end(Some(Sender::Client)),
+            false if self.has_answered.load(Relaxed) => observer.end(Some(Sender::Server)),
             // A server that never ran is none that could be replayed.
-            false => observer.abandon(),
+            false => observer.end(None),
         });
         self.routes.lock().end();
     }

@@ -9,10 +9,10 @@ use recording::{
 };
 
 /// The placeholders of a request, shared with those that continue it.
-pub(in crate::player) type RequestPlaceholders = Arc<BTreeSet<Placeholder>>;
+pub(crate) type RequestPlaceholders = Arc<BTreeSet<Placeholder>>;
 
 /// The placeholders of each record's request; what a conversation repeats is read once.
-pub(in crate::player) fn held(records: &[CassetteRecord]) -> Vec<RequestPlaceholders> {
+pub(crate) fn held(records: &[CassetteRecord]) -> Vec<RequestPlaceholders> {
     let bases = bases(records);
     let mut begun: Inherited<RequestPlaceholders> = Inherited::new(&bases);
     let of_record = |(at, record): (usize, &CassetteRecord)| {
@@ -38,7 +38,7 @@ pub(in crate::player) fn held(records: &[CassetteRecord]) -> Vec<RequestPlacehol
 }
 
 /// All placeholders of a cassette's records, of their requests and their answers.
-pub(in crate::player) fn placeholders(cassette: &Cassette) -> impl Iterator<Item = (u64, Placeholder)> {
+pub(crate) fn placeholders(cassette: &Cassette) -> impl Iterator<Item = (u64, Placeholder)> {
     cassette.records.iter().zip(held(&cassette.records)).flat_map(|(record, held)| {
         let mut found = placeholders_of(&record.answer);
         found.extend(held.iter().cloned());
@@ -47,7 +47,7 @@ pub(in crate::player) fn placeholders(cassette: &Cassette) -> impl Iterator<Item
 }
 
 /// The kinds of the placeholders in a cassette, those that events cut into pieces too.
-pub(in crate::player) fn kinds(cassette: &Cassette) -> BTreeSet<Arc<str>> {
+pub(crate) fn kinds(cassette: &Cassette) -> BTreeSet<Arc<str>> {
     let in_events = |record: &&CassetteRecord| matches!(record.answer.content, AnswerContent::Events(_));
     let cut = cassette.records.iter().filter(in_events).flat_map(|record| placeholders_of(&record.answer));
     cassette.placeholders.iter().cloned().chain(cut.map(|placeholder| placeholder.kind)).collect()

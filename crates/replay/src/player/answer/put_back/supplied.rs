@@ -35,9 +35,8 @@ type OneRecord = Option<(String, u64)>;
 #[derive(Clone, Default)]
 pub struct SuppliedSecrets {
     path: PathBuf,
-    /// The line of each value in the file.
-    lines: HashMap<(OneRecord, Placeholder), usize>,
-    of_file: HashMap<(OneRecord, Placeholder), Arc<str>>,
+    /// Each value of the file, with its line.
+    of_file: HashMap<(OneRecord, Placeholder), (usize, Arc<str>)>,
     of_variables: HashMap<String, Arc<str>>,
 }
 
@@ -53,7 +52,7 @@ impl SuppliedSecrets {
     /// # Errors
     /// For the first line that cannot be used.
     pub fn parse(path: &Path, text: &str) -> Result<Self, SuppliedSecretsError> {
-        let (mut of_file, mut lines) = (HashMap::new(), HashMap::new());
+        let mut of_file = HashMap::new();
         for (at, line) in text.lines().enumerate() {
             let line_of = at + 1;
             let wrong = |why: String| SuppliedSecretsError { path: path.to_owned(), line: line_of, why };
@@ -62,12 +61,11 @@ impl SuppliedSecrets {
                 continue;
             }
             let (name, value) = entry(line).map_err(wrong)?;
-            if let Some(earlier) = lines.insert(name.clone(), line_of) {
+            if let Some((earlier, _)) = of_file.insert(name, (line_of, value)) {
                 return Err(wrong(format!("line {earlier} has a value of this placeholder too")));
             }
-            of_file.insert(name, value);
         }
-        Ok(Self { path: path.to_owned(), lines, of_file, of_variables: HashMap::new() })
+        Ok(Self { path: path.to_owned(), of_file, of_variables: HashMap::new() })
     }
 
     /// The same, with the variables of an environment that are named after placeholders; others have no effect.
@@ -90,7 +88,7 @@ impl SuppliedSecrets {
             return None;
         }
         let here = self.of_file.get(&(Some((file_name(cassette), record)), placeholder.clone()));
-        let any = here.or_else(|| self.of_file.get(&(None, placeholder.clone())));
+        let any = here.or_else(|| self.of_file.get(&(None, placeholder.clone()))).map(|(_, value)| value);
         any.or_else(|| self.of_variables.get(&variable(placeholder))).map(|value| Box::from(&**value))
     }
 
@@ -112,8 +110,9 @@ impl SuppliedSecrets {
         let is_of_others = |named: &OneRecord| {
             named.as_ref().is_some_and(|(file, _)| !cassettes.iter().any(|cassette| name(cassette) == *file))
         };
-        let unmatched = self.lines.iter().filter(|(entry, _)| !known.contains(entry) && !is_of_others(&entry.0));
-        let mut unmatched: Vec<(usize, bool)> = unmatched.map(|(entry, line)| (*line, entry.0.is_some())).collect();
+        let unmatched = self.of_file.iter().filter(|(entry, _)| !known.contains(entry) && !is_of_others(&entry.0));
+        let mut unmatched: Vec<(usize, bool)> =
+            unmatched.map(|(entry, (line, _))| (*line, entry.0.is_some())).collect();
         unmatched.sort_unstable();
         let warning = |(line, is_named): (usize, bool)| {
             let which = if is_named { "that record does not have" } else { "no record has" };
@@ -131,7 +130,7 @@ impl SuppliedSecrets {
     pub fn rules(&self, mut rules: RedactionRules, cassette: &Cassette) -> RedactionRules {
         let kinds = &kinds(cassette);
         let mut literals: BTreeSet<(Arc<str>, Arc<str>)> = BTreeSet::new();
-        for ((_, placeholder), value) in &self.of_file {
+        for ((_, placeholder), (_, value)) in &self.of_file {
             literals.insert((Arc::clone(&placeholder.kind), Arc::clone(value)));
         }
         for kind in kinds {

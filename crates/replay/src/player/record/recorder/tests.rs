@@ -1,14 +1,16 @@
 use std::sync::mpsc::{Receiver, channel};
 
 use super::*;
+use crate::player::RecordErrors;
 use recording::{
-    cassette::{AnswerContent, Header, RecordedAnswer, WriteMode, load},
+    cassette::{AnswerContent, RecordedAnswer, load},
+    redaction::RedactionRules,
     trace::Outcome,
 };
 
 fn output(folder: &tempfile::TempDir) -> CassetteOutput {
     let path = folder.path().join("a.yaml");
-    CassetteOutput { path, header: Header::default(), mode: WriteMode::Replace, timeline: WrittenTimeline::New }
+    CassetteOutput { path, header: Header::default(), mode: WriteMode::Replace, is_full: false }
 }
 
 fn request(path: &str) -> ExchangeRequest {
@@ -26,8 +28,7 @@ fn end<S: Sink<Item = SinkEntry>>(mut pending: PendingExchange<S>, body: &'stati
 fn records_stand_in_the_order_of_their_requests_and_unsubmitted_ones_hold_nothing_up() {
     let folder = tempfile::tempdir().unwrap();
     let output = output(&folder);
-    let recorder = CassetteRecorder::create(&output, Keep::default(), RecordErrors::Lasting, RedactionRules::default());
-    let recorder = Arc::new(recorder.unwrap());
+    let recorder = Arc::new(CassetteRecorder::create(&output, &PlayerConfig::default()).unwrap());
     let begin = |path: &str| recorder.begin(request(path), Instant::now());
     let [first, second, third, fourth] = ["/1", "/2", "/3", "/4"].map(begin);
     end(third, b"3");
@@ -55,7 +56,7 @@ fn what_waits_long_for_an_earlier_exchange_is_in_the_partial_file_and_in_order_a
     let writer = CassetteWriter::create(&path, &Header::default(), WriteMode::Replace).unwrap();
     let arrivals: Arc<OpenArrivals> = Arc::default();
     let shared = (Arc::clone(&arrivals), Arc::default(), Arc::new(RecorderProgress::new(Capacity::default())));
-    let mut sink = CassetteSink::new(writer, RedactionRules::default(), RecordErrors::Lasting, shared);
+    let mut sink = CassetteSink::new(Some(writer), RedactionRules::default(), RecordErrors::Lasting, shared);
     let numbers = [0; 4].map(|_| arrivals.begin());
     let take = |sink: &mut CassetteSink, number: u64| {
         let answer = RecordedAnswer { status: 200, ..RecordedAnswer::default() };
@@ -122,7 +123,8 @@ fn requests_never_wait_for_a_disk_that_does_not_answer_and_what_does_not_fit_is_
     let (allow, allowed) = channel();
     let recorder = {
         let progress = Arc::new(RecorderProgress::default());
-        CassetteRecorder::start(Blocked(allowed), Arc::default(), (Arc::default(), progress), &output(&folder))
+        let shared = (Arc::default(), progress);
+        CassetteRecorder::start(Blocked(allowed), Arc::default(), shared, &output(&folder), Duration::ZERO)
     };
     let recorder = Arc::new(recorder.unwrap());
     let most = u64::try_from(Capacity::default().items).unwrap();
