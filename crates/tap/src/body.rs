@@ -72,7 +72,7 @@ impl BodyObserver for Timed {
             return self.exchange.end(outcome_of(error));
         }
         if let Some(refusal) = self.refusal.take() {
-            self.exchange.refused(*refusal);
+            self.exchange.observed.refusal = Some(*refusal);
         }
         self.exchange.end_of_answer();
     }
@@ -143,15 +143,15 @@ impl BodyObserver for Copied {
         }
         let at = self.exchange.elapsed();
         let event = if self.is_decoded { ApiEvent::read(&self.copy) } else { None };
-        if let (Some(observed), Some(event)) = (self.exchange.observed(), event) {
-            observed.observe_api_response(event, at);
+        if let Some(event) = event {
+            self.exchange.observed.observe_api_response(event, at);
         }
         if let Some(mut refusal) = self.refusal.take() {
             refusal.push(&self.copy);
-            self.exchange.refused(*refusal);
+            self.exchange.observed.refusal = Some(*refusal);
         }
         self.capture();
-        self.exchange.unread();
+        self.exchange.observed.unread = true;
         self.exchange.end_of_answer();
     }
 }

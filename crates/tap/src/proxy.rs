@@ -240,7 +240,7 @@ impl Proxy {
         let may_be_amended = facts.may_be_amended() && is_plain && !is_signed(&parts.headers);
         let kept = self.keeps_bodies.then(|| read.clone());
         let mut exchange = OpenExchange::begin(Arc::clone(&self.shared), Arc::clone(&site.capabilities), facts, kept);
-        exchange.keep_request(parts.uri.path_and_query(), &read);
+        exchange.observed.request = parts.uri.path_and_query().map(|target| (target.clone(), read.clone()));
         if let Some(pending) = pending {
             exchange.record_in(pending);
         } else {
@@ -276,9 +276,7 @@ impl Proxy {
             wanted = wanted.and_then(|wanted| capabilities.wanted_instead(wanted));
             own = (parts, body);
         };
-        if added.ids {
-            exchange.set_ids_requested();
-        }
+        exchange.observed.ids_requested = added.ids;
         if response.as_ref().is_ok_and(|response| response.status().is_success()) {
             if amendable.streams() {
                 capabilities.accepted(wanted);

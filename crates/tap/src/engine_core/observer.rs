@@ -13,7 +13,6 @@ use std::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
-    time::Duration,
 };
 
 use super::{
@@ -168,7 +167,7 @@ impl CoreObserver {
         let OpenRequests { by_id, groups } = &mut *all;
         let (id, mut open) = open;
         if let Some(key) = &open.group {
-            let arrival = open.exchange.observed().map_or(Duration::ZERO, |observed| observed.arrival);
+            let arrival = open.exchange.observed.arrival;
             let (count, name) =
                 groups.entry(key.clone()).or_insert_with(|| (0, format!("{key}@{}", arrival.as_nanos())));
             *count += 1;
@@ -282,11 +281,10 @@ impl CoreObserver {
     fn finish(&self, mut open: OpenCoreRequest, outcome: Outcome) {
         self.prompt_bytes.fetch_sub(open.prompt_bytes, Relaxed);
         let prompt = open.prompt_tokens.unwrap_or(0);
-        if let Some(observed) = open.exchange.observed() {
-            observed.usage = Some(EngineUsage::of(prompt, open.output_tokens, open.cached_tokens));
-            observed.done = true;
-            observed.core = Some(open.facts);
-        }
+        let observed = &mut open.exchange.observed;
+        observed.usage = Some(EngineUsage::of(prompt, open.output_tokens, open.cached_tokens));
+        observed.done = true;
+        observed.core = Some(open.facts);
         open.exchange.end(outcome);
     }
 
@@ -357,23 +355,19 @@ impl OpenCoreRequest {
         self.output_tokens =
             self.output_tokens.saturating_add(u32::try_from(output.token_ids.len()).unwrap_or(u32::MAX));
         let choice = self.choice;
-        if let Some(observed) = self.exchange.observed() {
-            observed.first_event.get_or_insert(at);
-            observed.choices.observe(choice, false, |choice| choice.observe_tokens(&output.token_ids, at));
-        }
+        let observed = &mut self.exchange.observed;
+        observed.first_event.get_or_insert(at);
+        observed.choices.observe(choice, false, |choice| choice.observe_tokens(&output.token_ids, at));
         if let Some(finish) = output.finish {
             self.observe_finish(finish, output.stop_token);
         }
     }
 
     fn observe_finish(&mut self, finish: FinishReason, stop_token: Option<u32>) {
-        let choice = self.choice;
-        if let Some(observed) = self.exchange.observed() {
-            observed.choices.observe(choice, false, |choice| {
-                choice.finish_reason = Some(finish.name().to_owned());
-                choice.stop_token = stop_token;
-            });
-        }
+        self.exchange.observed.choices.observe(self.choice, false, |choice| {
+            choice.finish_reason = Some(finish.name().to_owned());
+            choice.stop_token = stop_token;
+        });
     }
 }
 
