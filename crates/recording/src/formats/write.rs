@@ -149,8 +149,8 @@ impl RequestWriter {
             Form::Sorted(sorted, mut writer) if kind == TraceFormat::Weka => {
                 let mut conversations = WekaWriter::new(sizes);
                 sorted.drain(&mut |record| conversations.push(&record, &mut writer, seen))?;
-                conversations.end(&mut writer, seen)?;
-                losses.join(conversations.losses());
+                conversations.end(&mut writer)?;
+                losses.join(&conversations.losses);
                 writer.flush()?;
             }
             Form::Sorted(sorted, mut writer) => {
@@ -179,16 +179,13 @@ impl RequestWriter {
         lost("outcomes and errors", record.error.take().is_some() || record.is_error());
         // The end is kept, and so is the first token.
         record.e2e = record.e2e.or_else(|| ended(record));
-        if record.chunks.len() > 1 {
+        if record.itl_summary.take().is_some() || record.chunks.len() > 1 {
             record.chunks.truncate(1);
-            record.chunks.iter_mut().for_each(|chunk| chunk.tokens = record.output_tokens);
-            record.chunks.iter_mut().for_each(|chunk| chunk.step = None);
-            record.extra.insert(HAS_TTFT.to_owned(), json!(true));
-        } else if record.itl_summary.take().is_some() {
-            record.chunks.iter_mut().for_each(|chunk| chunk.tokens = record.output_tokens);
+            for chunk in &mut record.chunks {
+                (chunk.tokens, chunk.step) = (record.output_tokens, None);
+            }
             record.extra.insert(HAS_TTFT.to_owned(), json!(true));
         }
-        record.itl_summary = None;
     }
 }
 
