@@ -20,7 +20,7 @@ use recording::trace::Outcome;
 use replay::{
     account,
     delivery::Clock,
-    player::{CassettePlayer, Completions, Decided, Decision, Forward, PendingExchange},
+    player::{CassettePlayer, Completions, Decided, Decision, Forward},
     timing::Pacer,
 };
 
@@ -107,7 +107,8 @@ impl Proxy {
         let RequestBody::Read(body) = body else {
             return self.pass(Request::from_parts(parts, unread_body(body, self.idle))).await;
         };
-        self.record_read(
+        self.record_at(
+            None,
             endpoint,
             parts,
             ReceivedBody { bytes: body.unwrap_or_default(), trailers: None },
@@ -118,12 +119,6 @@ impl Proxy {
 }
 
 impl OpenExchange {
-    /// Records the exchange in a cassette, with a copy of its response.
-    pub(super) fn record_in(&mut self, pending: PendingExchange) {
-        self.observed.capture = Some(Box::new(pending.capture()));
-        self.cassette = Some(Box::new(pending));
-    }
-
     /// The completions of responses of its cassette; `None` for a trace, whose aborted requests stay aborted.
     pub(super) fn completions(&self) -> Option<Arc<Completions>> {
         self.cassette.as_ref().map(|pending| pending.completions())

@@ -50,7 +50,6 @@ pub(super) fn repeats_last_message(body: &[u8]) -> bool {
     struct Chat<'a> {
         #[serde(borrow, default)]
         messages: Vec<EchoMessage<'a>>,
-        #[serde(default)]
         add_generation_prompt: Option<bool>,
     }
     #[derive(Deserialize)]

@@ -9,7 +9,7 @@ use hyper::body::Body;
 use super::{
     amend::Added,
     amend::update_content_length,
-    body::{Copied, ProxyBody, Timed},
+    body::{Copied, ProxyBody},
     capabilities::Capabilities,
     event::StreamEvent,
     exchange::OpenExchange,
@@ -77,7 +77,7 @@ pub(super) async fn recorded(
             response.map(|body| copied(body, Copied::new(exchange).refused_as(refusal)))
         }
         ResponseKind::Json | ResponseKind::Other | ResponseKind::Unreadable => {
-            response.map(|body| unread(body, exchange, refusal))
+            response.map(|body| copied(body, Copied::unread(exchange).refused_as(refusal)))
         }
     }
 }
@@ -116,16 +116,10 @@ fn stream(
     ProxyBody::ObservedStream(Box::new(Completed::new(stream, completions)))
 }
 
-/// Builds a body that is copied as it passes.
+/// Builds a body that is recorded once it has passed.
 fn copied(body: Relayed<TapResponseBody>, copied: Copied) -> ProxyBody {
     let completions = copied.completions();
     ProxyBody::Copied(Box::new(Completed::new(Observed::new(body, copied), completions)))
-}
-
-/// Builds a body of which only the times are recorded, and the error if it is one.
-fn unread(body: Relayed<TapResponseBody>, mut exchange: OpenExchange, refusal: Option<Refusal>) -> ProxyBody {
-    exchange.observed.unread = true;
-    ProxyBody::Timed(Observed::new(body, Timed::new(exchange, refusal)))
 }
 
 /// Receives a JSON response whole, because the ids can be taken out and `content-length` corrected only then. One over the
@@ -142,7 +136,7 @@ async fn whole_answer(
             if let Some(capture) = exchange.capture() {
                 capture.lose();
             }
-            return Response::from_parts(parts, unread(body, exchange, None));
+            return Response::from_parts(parts, copied(body, Copied::unread(exchange)));
         }
         Gathered::Broken(BodyError::Idle(limit)) => {
             exchange.end(Outcome::TimedOut);

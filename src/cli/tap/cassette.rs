@@ -26,7 +26,7 @@ use crate::{
         player::{CassettePlayer, Fork, OnMiss, ServerEnvironment, StartedServer},
         timing::Pacing,
     },
-    tap::{Setup, Tap, TapReport, UpstreamRoute, mcp::stand_for},
+    tap::{Setup, Tap, TapReport, mcp::stand_for},
 };
 
 /// Proxies, plays and records in the chosen mode, until a signal or until the command ends.
@@ -104,7 +104,8 @@ pub(in crate::cli) fn serve(
 
 /// Lists what the tap is in front of besides the upstream.
 fn tapped(setup: &Setup, started: &[Arc<dyn StartedServer>]) -> TappedServers {
-    let upstreams = setup.routes.iter().filter_map(UpstreamRoute::name).map(str::to_owned).collect();
+    let upstreams =
+        setup.routes.iter().filter_map(|route| route.selector.as_ref()?.name()).map(str::to_owned).collect();
     TappedServers { upstreams, called: setup.mcp.clone(), started: started.to_vec() }
 }
 
