@@ -75,7 +75,8 @@ impl Post {
     }
 
     pub(super) async fn until_closed(&self) {
-        let _closed = self.closed.subscribe().wait_for(|is_closed| *is_closed).await;
+        let mut closed = self.closed.subscribe();
+        drop(closed.wait_for(|is_closed| *is_closed).await);
     }
 
     /// Posts a message and passes on what comes back, to its end.
