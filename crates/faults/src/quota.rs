@@ -133,10 +133,7 @@ impl QuotaBook {
         act(account)
     }
 
-    /// Takes a request, and returns the headers about what is left.
-    ///
-    /// # Errors
-    /// Where it is beyond the quota; nothing is taken then.
+    /// Takes a request, and returns the headers about what is left. Nothing is taken where it is beyond the quota.
     pub(crate) fn admit(&self, limits: &QuotaLimits, key: u64, now: Instant) -> Result<HeaderMap, Box<QuotaRefusal>> {
         self.with(limits, key, now, |account| {
             if let Some((retry_after, what)) = limits.beyond(account) {

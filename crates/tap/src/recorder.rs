@@ -138,17 +138,17 @@ impl TraceRecorder {
         let Ending { write_error, is_failing } = match self.recorder.finish() {
             Ok(Some(ending)) => ending,
             Ok(None) => return Ok(RecorderReport::default()),
-            Err(error @ RecorderError::TimedOut) => {
-                let known = RecorderCounts::get(&counts.written) + counts.dropped();
-                counts.write_failed.fetch_add(self.metrics.records_due().saturating_sub(known), Relaxed);
-                Ending { write_error: Some(error.to_string()), is_failing: true }
-            }
-            Err(error @ RecorderError::Searching) => {
-                let known = RecorderCounts::get(&counts.written) + counts.dropped();
-                self.recorder.drop_records(self.metrics.records_due().saturating_sub(known), RefusedReason::Full);
-                Ending { write_error: Some(error.to_string()), is_failing: true }
-            }
             Err(error @ RecorderError::Panicked) => return Err(TapError::Recorder(error.to_string())),
+            Err(error @ (RecorderError::TimedOut | RecorderError::Searching)) => {
+                let known = RecorderCounts::get(&counts.written) + counts.dropped();
+                let missing = self.metrics.records_due().saturating_sub(known);
+                if error == RecorderError::Searching {
+                    self.recorder.drop_records(missing, RefusedReason::Full);
+                } else {
+                    counts.write_failed.fetch_add(missing, Relaxed);
+                }
+                Ending { write_error: Some(error.to_string()), is_failing: true }
+            }
         };
         Ok(RecorderReport {
             written: RecorderCounts::get(&counts.written),

@@ -52,7 +52,7 @@ pub(super) fn split_suffix(name: &str) -> Option<(&str, &str)> {
     name.split_at_checked(name.len() - suffix.len())
 }
 
-pub(super) fn is_standard(path: &Path) -> bool {
+pub(crate) fn is_standard(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
