@@ -116,10 +116,7 @@ impl FromStr for Fault {
         let has_count = row.stage == FaultStage::Events && row.arguments.iter().any(|(name, _)| *name == "count");
         let count = if has_count { arguments.number("count", u64::MAX)? } else { None };
         arguments.refuse_rest()?;
-        let place = match words.next_if_eq(&"at") {
-            Some(_) => Some(place(words.next(), words.next())?),
-            None => None,
-        };
+        let place = words.next_if_eq(&"at").map(|_| place(words.next(), words.next())).transpose()?;
         if place.is_some() && !row.has_place {
             return Err(FaultSyntaxError(format!("`{name}` happens {}: leave out `at …`", row.stage.when())));
         }

@@ -81,10 +81,7 @@ impl WekaWriter {
             self.models.push(model.clone());
         }
         let Some(agent) = record.agent() else { return self.requests.push(request) };
-        let own = match self.agents.get(agent) {
-            Some(place) => self.requests.get_mut(*place).and_then(|own| own.get_mut("requests")),
-            None => None,
-        };
+        let own = self.agents.get(agent).and_then(|place| self.requests.get_mut(*place)?.get_mut("requests"));
         if let Some(requests) = own.and_then(Value::as_array_mut) {
             return requests.push(request);
         }
