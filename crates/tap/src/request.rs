@@ -238,9 +238,7 @@ impl RequestFacts {
                 && repeats_last_message(body),
         }
     }
-}
 
-impl RequestFacts {
     /// Returns true for responses made of OpenAI's choices, whose ids may be requested.
     pub(super) fn has_choices(&self) -> bool {
         matches!(self.endpoint, None | Some(Endpoint::Chat | Endpoint::Completions))
@@ -263,11 +261,8 @@ impl RequestFacts {
 
     /// Returns the number of choices a response should have, bounded because no engine serves millions.
     pub(super) fn choices(&self) -> u32 {
-        if !self.has_choices() {
-            return 1;
-        }
         let most = self.prompts.clamp(MAX_MISSING_CHOICES, MAX_MISSING_PROMPTS);
-        self.prompts.saturating_mul(self.choices_per_prompt).min(most)
+        u32::try_from(self.requested_choices()).unwrap_or(u32::MAX).min(most)
     }
 
     /// Returns the number of choices that were requested.

@@ -104,8 +104,7 @@ pub(in crate::cli) fn serve(
 
 /// Lists what the tap is in front of besides the upstream.
 fn tapped(setup: &Setup, started: &[Arc<dyn StartedServer>]) -> TappedServers {
-    let upstreams =
-        setup.routes.iter().filter_map(|route| route.selector.as_ref()?.name()).map(str::to_owned).collect();
+    let upstreams = setup.routes.iter().filter_map(|route| Some(route.selector.as_ref()?.name()?.to_owned())).collect();
     TappedServers { upstreams, called: setup.mcp.clone(), started: started.to_vec() }
 }
 
