@@ -408,13 +408,13 @@ fn endpoint_of(name: &str) -> Endpoint {
 /// Observer of one side of a connection.
 pub(super) struct SideObserver {
     observer: Arc<CoreObserver>,
-    side: ObservedSide,
+    side: RelayedSide,
     reader: ZmtpReader,
 }
 
 /// What a side of a connection says.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum ObservedSide {
+pub(super) enum RelayedSide {
     /// The front end's requests, by the connection of this number.
     Requests(u64),
     /// That an engine is ready for them.
@@ -424,11 +424,11 @@ pub(super) enum ObservedSide {
 }
 
 impl SideObserver {
-    pub(super) fn new(observer: Arc<CoreObserver>, side: ObservedSide) -> Self {
+    pub(super) fn new(observer: Arc<CoreObserver>, side: RelayedSide) -> Self {
         let reader = match side {
-            ObservedSide::Requests(_) => ZmtpReader::new(MOST_BYTES, REQUEST_FRAMES),
-            ObservedSide::Ready => ZmtpReader::new(1 << 20, 1),
-            ObservedSide::Outputs => ZmtpReader::new(MOST_BYTES, usize::MAX),
+            RelayedSide::Requests(_) => ZmtpReader::new(MOST_BYTES, REQUEST_FRAMES),
+            RelayedSide::Ready => ZmtpReader::new(1 << 20, 1),
+            RelayedSide::Outputs => ZmtpReader::new(MOST_BYTES, usize::MAX),
         };
         let reader = reader.within(&observer.held);
         Self { observer, side, reader }
@@ -437,18 +437,18 @@ impl SideObserver {
     pub(super) fn observe(&mut self, bytes: &[u8]) {
         let Self { observer, side, reader } = self;
         reader.push(bytes, |unit| match (unit, *side) {
-            (ZmtpUnit::Message(frames), ObservedSide::Requests(connection)) => {
+            (ZmtpUnit::Message(frames), RelayedSide::Requests(connection)) => {
                 observer.observe_front_end(connection, &frames);
             }
-            (ZmtpUnit::Message(frames), ObservedSide::Ready) => observer.observe_ready(&frames),
-            (ZmtpUnit::Message(frames), ObservedSide::Outputs) => observer.observe_engine(&frames),
+            (ZmtpUnit::Message(frames), RelayedSide::Ready) => observer.observe_ready(&frames),
+            (ZmtpUnit::Message(frames), RelayedSide::Outputs) => observer.observe_engine(&frames),
             // Nothing but a request is so long.
-            (ZmtpUnit::TooLong, ObservedSide::Requests(_)) => observer.miss_request(&"it is too long"),
-            (ZmtpUnit::TooLong, ObservedSide::Outputs) => {
+            (ZmtpUnit::TooLong, RelayedSide::Requests(_)) => observer.miss_request(&"it is too long"),
+            (ZmtpUnit::TooLong, RelayedSide::Outputs) => {
                 observer.is_unread(&"it is too long");
                 observer.mark_incomplete();
             }
-            (ZmtpUnit::TooLong, ObservedSide::Ready) | (ZmtpUnit::Greeting(_) | ZmtpUnit::Command(_), _) => {}
+            (ZmtpUnit::TooLong, RelayedSide::Ready) | (ZmtpUnit::Greeting(_) | ZmtpUnit::Command(_), _) => {}
         });
     }
 }

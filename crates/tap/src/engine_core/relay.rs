@@ -26,7 +26,7 @@ use tokio::{
 
 use super::{
     addresses::{InitAddresses, SocketRole},
-    observer::{CoreObserver, ObservedSide, SideObserver},
+    observer::{CoreObserver, RelayedSide, SideObserver},
 };
 use base::{lock::Lock, rate_limited_log::RateLimitedLog};
 use engine_core::{
@@ -161,8 +161,8 @@ impl CoreRelay {
         let connection = self.observer.next_connection();
         let observed = |side| Some(SideObserver::new(Arc::clone(&self.observer), side));
         let (mut of_engine, mut of_front) = match socket.role {
-            SocketRole::Input => (observed(ObservedSide::Ready), observed(ObservedSide::Requests(connection))),
-            SocketRole::Output => (observed(ObservedSide::Outputs), None),
+            SocketRole::Input => (observed(RelayedSide::Ready), observed(RelayedSide::Requests(connection))),
+            SocketRole::Output => (observed(RelayedSide::Outputs), None),
             SocketRole::Handshake | SocketRole::Coordinator => (None, None),
         };
         let sent = pass(&mut from_engine, &mut to_front, &mut of_engine);
