@@ -126,8 +126,8 @@ impl FaultStage {
     }
 }
 
-/// Reads the arguments of a kind under one of its names.
-pub(crate) type ReadKind = fn(&str, &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError>;
+/// Reads the arguments of a kind.
+pub(crate) type ReadKind = fn(&mut FaultArguments) -> Result<FaultKind, FaultSyntaxError>;
 
 /// A kind of fault.
 #[derive(Debug)]
@@ -216,73 +216,73 @@ pub const CATALOGUE: &[CatalogueRow] = &[
     before("500", ERROR, refusal).documented("The engine failed.", "500 where nth=3 per=session"),
     before("503", ERROR, refusal).also(&["overloaded", "server-error"]).documented("The engine is too busy.", "503 where from=10s until=20s"),
     before("error", ANY_ERROR, any_refusal).documented("Any other status.", "error:529,message=overloaded"),
-    before("delay", &[("for", "how long")], |_, arguments| {
-        Ok(FaultKind::Delay(needed(arguments.duration("for", true)?, "delay:2s")?))
+    before("delay", &[("for", "how long")], |arguments| {
+        Ok(FaultKind::Delay(needed(arguments.duration("for")?, "delay:2s")?))
     })
     .documented("The head comes so much later.", "delay:2s where rate=0.05"),
-    before("slow-head", &[("bytes", "of a piece; 1"), ("every", "time between pieces; 10ms")], |_, arguments| {
-        let bytes = arguments.number("bytes", true, LONGEST_LINE)?.unwrap_or(1);
-        let every = arguments.duration("every", false)?.unwrap_or(Duration::from_millis(10));
+    before("slow-head", &[("bytes", "of a piece; 1"), ("every", "time between pieces; 10ms")], |arguments| {
+        let bytes = arguments.number("bytes", LONGEST_LINE)?.unwrap_or(1);
+        let every = arguments.duration("every")?.unwrap_or(Duration::from_millis(10));
         Ok(FaultKind::SlowHead(SlowHead { bytes: usize::try_from(bytes.max(1)).unwrap_or(usize::MAX), every }))
     })
     .documented(
         "The head comes in small pieces, each in a write of its own; over HTTP/2 after the time that they would take.",
         "slow-head:16,every=20ms",
     ),
-    before("hang", NO_ARGUMENTS, |_, _| Ok(FaultKind::Hang))
+    before("hang", NO_ARGUMENTS, |_| Ok(FaultKind::Hang))
         .also(&["accept-and-hang"])
         .documented("The request is read and never answered.", "hang where nth=1"),
-    before("content-type", &[("type", "the value of the header")], |_, arguments| {
-        Ok(FaultKind::ContentType(needed(arguments.text("type", true), "content-type:text/html")?))
+    before("content-type", &[("type", "the value of the header")], |arguments| {
+        Ok(FaultKind::ContentType(needed(arguments.text("type"), "content-type:text/html")?))
     })
     .documented("The head has another content type.", "content-type:text/html"),
-    body("stall", &[("for", "how long; default forever")], |_, arguments| {
-        Ok(FaultKind::Stream(StreamFault::Stall(arguments.duration("for", true)?)))
+    body("stall", &[("for", "how long; default forever")], |arguments| {
+        Ok(FaultKind::Stream(StreamFault::Stall(arguments.duration("for")?)))
     })
     .documented("Nothing more comes for a time, or ever.", "stall:30s at token 12"),
-    body("reset", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Break(ConnectionEnd::Reset)))).documented(
+    body("reset", NO_ARGUMENTS, |_| Ok(FaultKind::Stream(StreamFault::Break(ConnectionEnd::Reset)))).documented(
         "The connection is reset; without a place before the answer. Over HTTP/2 the stream is.",
         "reset at event 3",
     ),
-    body("close", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Break(ConnectionEnd::Close)))).documented(
+    body("close", NO_ARGUMENTS, |_| Ok(FaultKind::Stream(StreamFault::Break(ConnectionEnd::Close)))).documented(
         "The connection is closed in the middle of the body; without a place before the answer. Over HTTP/2 the stream is reset.",
         "close at byte 100",
     ),
-    body("half-close", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Break(ConnectionEnd::HalfClose)))).documented(
+    body("half-close", NO_ARGUMENTS, |_| Ok(FaultKind::Stream(StreamFault::Break(ConnectionEnd::HalfClose)))).documented(
         "The server ends its side of the connection, and reads on until the client ends the other. Over HTTP/2 the stream is reset.",
         "half-close at event 3",
     ),
-    body("truncate", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Truncate)))
+    body("truncate", NO_ARGUMENTS, |_| Ok(FaultKind::Stream(StreamFault::Truncate)))
         .documented("The body ends properly, and what follows is missing, `[DONE]` too.", "truncate at token 20"),
     body("error-event", ERROR_EVENT, error_event).documented(
         "An error as an event, in the words of the endpoint, and the end; `at event 0` makes it the first one of a 200.",
         "error-event at event 0",
     ),
-    body("keep-alive", &[("count", "how many comments"), ("every", "time between them; 1ms")], |_, arguments| {
-        let count = needed(arguments.number("count", true, MOST)?, "keep-alive:1000")?;
-        let every = arguments.duration("every", false)?.unwrap_or(Duration::from_millis(1));
+    body("keep-alive", &[("count", "how many comments"), ("every", "time between them; 1ms")], |arguments| {
+        let count = needed(arguments.number("count", MOST)?, "keep-alive:1000")?;
+        let every = arguments.duration("every")?.unwrap_or(Duration::from_millis(1));
         Ok(FaultKind::Stream(StreamFault::KeepAlive { count, every }))
     })
     .documented("A flood of comments, each in a write of its own.", "keep-alive:1000 at event 2"),
-    body("huge-line", &[("bytes", "its length, up to 64 MiB")], |_, arguments| {
+    body("huge-line", &[("bytes", "its length, up to 64 MiB")], |arguments| {
         Ok(FaultKind::Stream(StreamFault::HugeLine(needed(
-            arguments.number("bytes", true, LONGEST_LINE)?,
+            arguments.number("bytes", LONGEST_LINE)?,
             "huge-line:1000000",
         )?)))
     })
     .documented("A comment of one very long line.", "huge-line:1000000 at event 2"),
-    body("drip", &[("bytes", "of a piece"), ("every", "time between pieces; 1ms")], |_, arguments| {
-        let bytes = in_range(arguments.number("bytes", true, LONGEST_LINE)?, |bytes| *bytes > 0, "at least one byte")?;
+    body("drip", &[("bytes", "of a piece"), ("every", "time between pieces; 1ms")], |arguments| {
+        let bytes = in_range(arguments.number("bytes", LONGEST_LINE)?, |bytes| *bytes > 0, "at least one byte")?;
         let bytes = needed(bytes, "drip:1")?;
-        let every = arguments.duration("every", false)?.unwrap_or(Duration::from_millis(1));
+        let every = arguments.duration("every")?.unwrap_or(Duration::from_millis(1));
         Ok(FaultKind::Stream(StreamFault::Drip { bytes, every }))
     })
     .documented("What follows comes in small pieces, each in a write of its own.", "drip:7,every=5ms"),
-    body("jitter", &[("up-to", "the most that an event is late")], |_, arguments| {
-        Ok(FaultKind::Stream(StreamFault::Jitter(needed(arguments.duration("up-to", true)?, "jitter:50ms")?)))
+    body("jitter", &[("up-to", "the most that an event is late")], |arguments| {
+        Ok(FaultKind::Stream(StreamFault::Jitter(needed(arguments.duration("up-to")?, "jitter:50ms")?)))
     })
     .documented("Each event comes up to so much later.", "jitter:50ms"),
-    body("malformed", COUNT, |_, arguments| one_or_more(arguments, EventEdit::Malformed))
+    body("malformed", COUNT, |arguments| one_or_more(arguments, EventEdit::Malformed))
         .documented("The JSON of an event ends in its middle, or at the byte that is named.", "malformed at event 2"),
     body("split", &[("inside", "middle, utf8, tool, end or byte"), ("every", "time between the parts; 2ms")], split).documented(
         "Events come in parts: cut in the middle, inside a character, inside the arguments of a tool call, before the last line \
@@ -293,38 +293,38 @@ pub const CATALOGUE: &[CatalogueRow] = &[
         "Writes end after so many bytes of the body as it is sent, whatever else is done to it.",
         "split-at:1,7,30",
     ),
-    body("merge", &[("events", "how many come in one write; 2")], |_, arguments| {
-        let events = in_range(arguments.number("events", true, 10_000)?, |events| *events > 1, "a number from 2 to 10000")?;
+    body("merge", &[("events", "how many come in one write; 2")], |arguments| {
+        let events = in_range(arguments.number("events", 10_000)?, |events| *events > 1, "a number from 2 to 10000")?;
         Ok(all(EventEdit::Merge(events.unwrap_or(2))))
     })
     .documented("Several events come in one write.", "merge:3"),
-    body("duplicate", DUPLICATES, |_, arguments| {
-        let times = in_range(arguments.number("times", true, MOST_COPIES)?, |times| *times > 0, "a number from 1 to 1000")?;
+    body("duplicate", DUPLICATES, |arguments| {
+        let times = in_range(arguments.number("times", MOST_COPIES)?, |times| *times > 0, "a number from 1 to 1000")?;
         let times = times.unwrap_or(1);
         one_or_more(arguments, EventEdit::Duplicate(times))
     })
     .documented("An event comes again.", "duplicate:3 at event 2"),
-    body("repeat", &[("times", "how often; default forever"), ("every", "time between them; 10ms")], |_, arguments| {
-        let times = arguments.number("times", true, u64::MAX)?;
-        let every = arguments.duration("every", false)?.unwrap_or(Duration::from_millis(10));
+    body("repeat", &[("times", "how often; default forever"), ("every", "time between them; 10ms")], |arguments| {
+        let times = arguments.number("times", u64::MAX)?;
+        let every = arguments.duration("every")?.unwrap_or(Duration::from_millis(10));
         Ok(FaultKind::Stream(StreamFault::Repeat { times, every }))
     })
     .documented("The last event with output comes again and again.", "repeat:50 at token 4"),
-    body("reorder", COUNT, |_, arguments| one_or_more(arguments, EventEdit::Reorder))
+    body("reorder", COUNT, |arguments| one_or_more(arguments, EventEdit::Reorder))
         .documented("An event comes after the next one.", "reorder at event 2"),
-    body("crlf", NO_ARGUMENTS, |_, _| Ok(all(EventEdit::Crlf))).documented("Lines end in CR and LF.", "crlf"),
-    body("comments", NO_ARGUMENTS, |_, _| Ok(all(EventEdit::Comment)))
+    body("crlf", NO_ARGUMENTS, |_| Ok(all(EventEdit::Crlf))).documented("Lines end in CR and LF.", "crlf"),
+    body("comments", NO_ARGUMENTS, |_| Ok(all(EventEdit::Comment)))
         .documented("A comment stands before each event.", "comments"),
-    body("no-space", NO_ARGUMENTS, |_, _| Ok(all(EventEdit::NoSpace)))
+    body("no-space", NO_ARGUMENTS, |_| Ok(all(EventEdit::NoSpace)))
         .documented("`data:` has no space after it.", "no-space"),
-    body("bom", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Edit { edit: EventEdit::Bom, count: Some(1) })))
+    body("bom", NO_ARGUMENTS, |_| Ok(FaultKind::Stream(StreamFault::Edit { edit: EventEdit::Bom, count: Some(1) })))
         .documented("A byte order mark stands before the event.", "bom at event 0"),
-    body("no-done", NO_ARGUMENTS, |_, _| Ok(all(EventEdit::NoDone)))
+    body("no-done", NO_ARGUMENTS, |_| Ok(all(EventEdit::NoDone)))
         .documented("The event that ends a stream is missing.", "no-done"),
-    body("no-finish", NO_ARGUMENTS, |_, _| Ok(all(EventEdit::NoFinish)))
+    body("no-finish", NO_ARGUMENTS, |_| Ok(all(EventEdit::NoFinish)))
         .documented("No event says why the answer ends.", "no-finish"),
-    body("usage", &[("by", "what is added to the output tokens; 1")], |_, arguments| {
-        Ok(all(EventEdit::Usage(arguments.signed("by", true)?.unwrap_or(1))))
+    body("usage", &[("by", "what is added to the output tokens; 1")], |arguments| {
+        Ok(all(EventEdit::Usage(arguments.signed("by")?.unwrap_or(1))))
     })
     .documented("The usage is wrong.", "usage:-1"),
     reply("bad-arguments", "The arguments of a tool call are no JSON."),
@@ -346,7 +346,8 @@ const fn reply(name: &'static str, summary: &'static str) -> CatalogueRow {
     CatalogueRow { stage: FaultStage::Reply, ..before(name, NO_ARGUMENTS, read_reply) }.documented(summary, name)
 }
 
-fn read_reply(name: &str, _: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
+fn read_reply(arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
+    let name = arguments.row.name;
     SemanticFault::named(name)
         .map(FaultKind::Reply)
         .ok_or_else(|| FaultSyntaxError(format!("`{name}` is no kind of fault")))
@@ -373,65 +374,63 @@ fn all(edit: EventEdit) -> FaultKind {
 }
 
 fn one_or_more(arguments: &mut FaultArguments, edit: EventEdit) -> Result<FaultKind, FaultSyntaxError> {
-    let is_first = !matches!(edit, EventEdit::Duplicate(_));
-    let count = in_range(arguments.number("count", is_first, MOST)?, |count| *count > 0, "at least one event")?;
+    let count = in_range(arguments.number("count", MOST)?, |count| *count > 0, "at least one event")?;
     Ok(FaultKind::Stream(StreamFault::Edit { edit, count: Some(count.unwrap_or(1)) }))
 }
 
-fn split(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
-    let point = match arguments.word("inside", true, &["middle", "utf8", "tool", "end", "byte"])? {
+fn split(arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
+    let point = match arguments.word("inside", &["middle", "utf8", "tool", "end", "byte"])? {
         Some("utf8") => SplitPoint::Character,
         Some("tool") => SplitPoint::ToolArguments,
         Some("end") => SplitPoint::End,
         Some("byte") => SplitPoint::EveryByte,
         _ => SplitPoint::Middle,
     };
-    let every = arguments.duration("every", false)?.unwrap_or(Duration::from_millis(2));
+    let every = arguments.duration("every")?.unwrap_or(Duration::from_millis(2));
     Ok(all(EventEdit::Split(point, every)))
 }
 
-fn split_at(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
+fn split_at(arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
     let mut places = arguments.numbers("places", u64::MAX)?;
     places.sort_unstable();
     needed(places.first(), "split-at:1,7,30")?;
-    let every = arguments.duration("every", false)?.unwrap_or(Duration::from_millis(2));
+    let every = arguments.duration("every")?.unwrap_or(Duration::from_millis(2));
     Ok(FaultKind::Stream(StreamFault::SplitAt { places, every }))
 }
 
-fn refusal(name: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
-    let row = CATALOGUE.iter().find(|row| row.name == name || row.aliases.contains(&name));
-    let status = row.and_then(|row| row.name.parse().ok()).unwrap_or(500);
-    let retry_after = arguments.duration("retry-after", true)?;
+fn refusal(arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
+    let status = arguments.row.name.parse().unwrap_or(500);
+    let retry_after = arguments.duration("retry-after")?;
     let limits = (status == 429).then(|| limits(arguments)).transpose()?;
-    let message = arguments.text("message", false);
+    let message = arguments.text("message");
     Ok(FaultKind::Refusal(RefusalFault { status, message, retry_after, limits }))
 }
 
 fn limits(arguments: &mut FaultArguments) -> Result<NamedLimits, FaultSyntaxError> {
     Ok(NamedLimits {
-        requests: arguments.number("requests", false, u64::MAX)?.unwrap_or(60),
-        tokens: arguments.number("tokens", false, u64::MAX)?.unwrap_or(60_000),
-        is_of_tokens: arguments.word("of", false, &["requests", "tokens"])? == Some("tokens"),
+        requests: arguments.number("requests", u64::MAX)?.unwrap_or(60),
+        tokens: arguments.number("tokens", u64::MAX)?.unwrap_or(60_000),
+        is_of_tokens: arguments.word("of", &["requests", "tokens"])? == Some("tokens"),
     })
 }
 
-fn invalid(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
-    let message = arguments.text("message", true).unwrap_or_else(|| INVALID.to_owned());
+fn invalid(arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
+    let message = arguments.text("message").unwrap_or_else(|| INVALID.to_owned());
     Ok(FaultKind::Refusal(RefusalFault { status: 400, message: Some(message), retry_after: None, limits: None }))
 }
 
-fn any_refusal(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
-    let status = arguments.number("status", true, 599)?.and_then(|status| u16::try_from(status).ok());
+fn any_refusal(arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
+    let status = arguments.number("status", 599)?.and_then(|status| u16::try_from(status).ok());
     let status = in_range(status, |status| *status >= 400, "a status from 400 to 599")?;
     let status = needed(status, "error:529 (from 400 to 599)")?;
-    let retry_after = arguments.duration("retry-after", false)?;
+    let retry_after = arguments.duration("retry-after")?;
     let limits = (status == 429).then(|| limits(arguments)).transpose()?;
-    Ok(FaultKind::Refusal(RefusalFault { status, message: arguments.text("message", false), retry_after, limits }))
+    Ok(FaultKind::Refusal(RefusalFault { status, message: arguments.text("message"), retry_after, limits }))
 }
 
-fn error_event(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
-    let status = arguments.number("status", true, 599)?.and_then(|status| u16::try_from(status).ok()).unwrap_or(500);
-    let message = arguments.text("message", false);
+fn error_event(arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
+    let status = arguments.number("status", 599)?.and_then(|status| u16::try_from(status).ok()).unwrap_or(500);
+    let message = arguments.text("message");
     Ok(FaultKind::Stream(StreamFault::Error(RefusalFault { status, message, retry_after: None, limits: None })))
 }
 

@@ -38,16 +38,9 @@ impl fmt::Display for FaultPlace {
 }
 
 /// A line that is no fault.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct FaultSyntaxError(pub String);
-
-impl fmt::Display for FaultSyntaxError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for FaultSyntaxError {}
 
 /// Fault: its kind, its place in the response, and the requests that get it.
 #[derive(Debug, Clone)]
@@ -117,14 +110,13 @@ impl FromStr for Fault {
         let written = of_status.as_deref().unwrap_or(written);
         let (name, arguments) = written.split_once(':').unwrap_or((written, ""));
         let name = &*name.replace('_', "-");
-        let (row, mut arguments) = (row(name)?, FaultArguments::read(name, arguments)?);
-        let kind = (row.read)(name, &mut arguments)?;
-        let count = count_of_batches(row, &mut arguments)?;
-        arguments.refuse_rest(row)?;
-        let place = match words.next_if_eq(&"at") {
-            Some(_) => Some(place(words.next(), words.next())?),
-            None => None,
-        };
+        let row = row(name)?;
+        let mut arguments = FaultArguments::read(row, name, arguments)?;
+        let kind = (row.read)(&mut arguments)?;
+        let has_count = row.stage == FaultStage::Events && row.arguments.iter().any(|(name, _)| *name == "count");
+        let count = if has_count { arguments.number("count", u64::MAX)? } else { None };
+        arguments.refuse_rest()?;
+        let place = words.next_if_eq(&"at").map(|_| place(words.next(), words.next())).transpose()?;
         if place.is_some() && !row.has_place {
             return Err(FaultSyntaxError(format!("`{name}` happens {}: leave out `at …`", row.stage.when())));
         }
@@ -178,12 +170,6 @@ fn check_conditions(row: &CatalogueRow, conditions: &[&str]) -> Result<(), Fault
     }
 }
 
-/// Number of batches of KV events that a fault concerns, for kinds that have one.
-fn count_of_batches(row: &CatalogueRow, arguments: &mut FaultArguments) -> Result<Option<u64>, FaultSyntaxError> {
-    let place = row.arguments.iter().position(|(name, _)| *name == "count" && row.stage == FaultStage::Events);
-    place.map_or(Ok(None), |place| arguments.number("count", place == 0, u64::MAX))
-}
-
 fn place(kind: Option<&str>, at: Option<&str>) -> Result<FaultPlace, FaultSyntaxError> {
     let wrong =
         || FaultSyntaxError("`at` is followed by event N, token N, byte N or time T, such as `at event 3`".into());
@@ -227,12 +213,14 @@ pub(crate) fn quoted(word: &str) -> String {
 /// Arguments of a kind, of which each is taken once.
 #[derive(Debug)]
 pub struct FaultArguments {
+    pub(crate) row: &'static CatalogueRow,
+    /// The name of the kind that was written.
     kind: String,
     left: Vec<(Option<String>, String)>,
 }
 
 impl FaultArguments {
-    fn read(kind: &str, text: &str) -> Result<Self, FaultSyntaxError> {
+    fn read(row: &'static CatalogueRow, kind: &str, text: &str) -> Result<Self, FaultSyntaxError> {
         let parts = text.split(',').filter(|part| !part.is_empty());
         let left: Vec<(Option<String>, String)> = parts
             .map(|part| match part.split_once('=') {
@@ -245,31 +233,32 @@ impl FaultArguments {
                 "{kind}:{text}: only the first argument can be without its name (name=value)"
             )));
         }
-        Ok(Self { kind: kind.to_owned(), left })
+        Ok(Self { row, kind: kind.to_owned(), left })
     }
 
     /// Takes the argument of this name; the first one of a kind may stand without its name.
-    pub(crate) fn text(&mut self, name: &str, is_first: bool) -> Option<String> {
+    pub(crate) fn text(&mut self, name: &str) -> Option<String> {
+        let is_first = self.row.arguments.first().is_some_and(|(first, _)| *first == name);
         let at = self.left.iter().position(|(given, _)| given.as_deref().map_or(is_first, |given| given == name))?;
         Some(self.left.remove(at).1)
     }
 
     fn parsed<T>(
         &mut self,
-        (name, is_first): (&str, bool),
+        name: &str,
         read: impl FnOnce(&str) -> Result<T, String>,
     ) -> Result<Option<T>, FaultSyntaxError> {
-        let Some(value) = self.text(name, is_first) else { return Ok(None) };
+        let Some(value) = self.text(name) else { return Ok(None) };
         read(&value).map(Some).map_err(|why| FaultSyntaxError(format!("{}:{name}={value}: {why}", self.kind)))
     }
 
-    pub(crate) fn duration(&mut self, name: &str, is_first: bool) -> Result<Option<Duration>, FaultSyntaxError> {
-        self.parsed((name, is_first), |value| parse_duration(value).map_err(|error| error.to_string()))
+    pub(crate) fn duration(&mut self, name: &str) -> Result<Option<Duration>, FaultSyntaxError> {
+        self.parsed(name, |value| parse_duration(value).map_err(|error| error.to_string()))
     }
 
     /// A number within bounds.
-    pub(crate) fn number(&mut self, name: &str, is_first: bool, most: u64) -> Result<Option<u64>, FaultSyntaxError> {
-        self.parsed((name, is_first), |value| {
+    pub(crate) fn number(&mut self, name: &str, most: u64) -> Result<Option<u64>, FaultSyntaxError> {
+        self.parsed(name, |value| {
             value
                 .parse()
                 .ok()
@@ -282,31 +271,28 @@ impl FaultArguments {
     pub(crate) fn numbers(&mut self, name: &str, most: u64) -> Result<Vec<u64>, FaultSyntaxError> {
         let mut numbers = Vec::new();
         while self.left.first().is_some_and(|(given, _)| given.as_deref().is_none_or(|given| given == name)) {
-            numbers.extend(self.number(name, true, most)?);
+            numbers.extend(self.number(name, most)?);
         }
         Ok(numbers)
     }
 
-    pub(crate) fn signed(&mut self, name: &str, is_first: bool) -> Result<Option<i64>, FaultSyntaxError> {
-        self.parsed((name, is_first), |value| {
-            value.parse().map_err(|_| "a whole number is needed, such as -3".to_owned())
-        })
+    pub(crate) fn signed(&mut self, name: &str) -> Result<Option<i64>, FaultSyntaxError> {
+        self.parsed(name, |value| value.parse().map_err(|_| "a whole number is needed, such as -3".to_owned()))
     }
 
     pub(crate) fn word(
         &mut self,
         name: &str,
-        is_first: bool,
         words: &'static [&'static str],
     ) -> Result<Option<&'static str>, FaultSyntaxError> {
-        self.parsed((name, is_first), |value| {
+        self.parsed(name, |value| {
             words.iter().find(|word| **word == value).copied().ok_or_else(|| format!("use {}", words.join(", ")))
         })
     }
 
-    fn refuse_rest(&self, row: &CatalogueRow) -> Result<(), FaultSyntaxError> {
+    fn refuse_rest(&self) -> Result<(), FaultSyntaxError> {
         let Some((name, value)) = self.left.first() else { return Ok(()) };
-        let known: Vec<&str> = row.arguments.iter().map(|(name, _)| *name).collect();
+        let known: Vec<&str> = self.row.arguments.iter().map(|(name, _)| *name).collect();
         let given = name.as_ref().unwrap_or(value);
         let known =
             if known.is_empty() { "it takes none".to_owned() } else { format!("it takes {}", known.join(", ")) };

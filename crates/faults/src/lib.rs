@@ -43,7 +43,7 @@ pub use self::{
     edits::EventEdit,
     fault::{Fault, FaultPlace, FaultSyntaxError},
     kind::{FaultKind, NamedLimits, RefusalContext, RefusalFault, StreamFault},
-    quota::{QuotaLimits, QuotaRefusal, QuotaState},
+    quota::{QuotaLimits, QuotaRefusal},
     request::FaultRequest,
     selection::{FaultSelection, SequenceKey, ServedNames},
     set::{ChosenFault, FaultCounts, FaultHit, FaultSet, UnappliedFault},

@@ -36,13 +36,6 @@ pub struct QuotaLimits {
     pub per: Duration,
 }
 
-/// Remaining quota after a request, for headers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct QuotaState {
-    /// `x-ratelimit-…`.
-    pub headers: HeaderMap,
-}
-
 /// A request beyond a quota.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaRefusal {
@@ -104,19 +97,17 @@ impl QuotaLimits {
         };
     }
 
+    /// What is limited, to how much, and what is left of it.
+    fn buckets(&self, account: &QuotaAccount) -> impl Iterator<Item = (&'static str, u64, f64)> {
+        let buckets = [("requests", self.requests, account.requests), ("tokens", self.tokens, account.tokens)];
+        buckets.into_iter().filter_map(|(what, limit, left)| Some((what, limit?, left)))
+    }
+
     fn headers(&self, account: &QuotaAccount) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        for (what, limit, left) in
-            [("requests", self.requests, account.requests), ("tokens", self.tokens, account.tokens)]
-        {
-            let Some(limit) = limit else { continue };
-            rate_limits::add(
-                &mut headers,
-                what,
-                limit,
-                whole(left),
-                go_duration(self.time(limit, float(limit) - left)),
-            );
+        for (what, limit, left) in self.buckets(account) {
+            let reset = go_duration(self.time(limit, float(limit) - left));
+            rate_limits::add(&mut headers, what, limit, whole(left), reset);
         }
         headers
     }
@@ -124,17 +115,12 @@ impl QuotaLimits {
     /// The time that is to pass before a request is admitted, and what it is beyond; `None` where it is.
     fn beyond(&self, account: &QuotaAccount) -> Option<(Duration, String)> {
         let per = go_duration(self.per);
-        let of_requests = self
-            .requests
-            .filter(|_| account.requests + ROUNDING < 1.0)
-            .map(|limit| (self.time(limit, 1.0 - account.requests), format!("{limit} requests in {per}")));
-        let of_tokens = self
-            .tokens
-            .filter(|_| account.tokens + ROUNDING < 1.0)
-            .map(|limit| (self.time(limit, 1.0 - account.tokens), format!("{limit} tokens in {per}")));
+        let empty = self.buckets(account).filter(|(.., left)| left + ROUNDING < 1.0);
+        let of_buckets =
+            empty.map(|(what, limit, left)| (self.time(limit, 1.0 - left), format!("{limit} {what} in {per}")));
         let running = self.concurrent.filter(|limit| account.in_progress >= *limit);
         let of_running = running.map(|limit| (WHILE_OTHERS_RUN, format!("{limit} requests in progress")));
-        [of_requests, of_tokens, of_running].into_iter().flatten().max_by_key(|(time, _)| *time)
+        of_buckets.chain(of_running).max_by_key(|(time, _)| *time)
     }
 }
 
@@ -147,11 +133,8 @@ impl QuotaBook {
         act(account)
     }
 
-    /// Takes a request.
-    ///
-    /// # Errors
-    /// Where it is beyond the quota; nothing is taken then.
-    pub(crate) fn admit(&self, limits: &QuotaLimits, key: u64, now: Instant) -> Result<QuotaState, Box<QuotaRefusal>> {
+    /// Takes a request, and returns the headers about what is left. Nothing is taken where it is beyond the quota.
+    pub(crate) fn admit(&self, limits: &QuotaLimits, key: u64, now: Instant) -> Result<HeaderMap, Box<QuotaRefusal>> {
         self.with(limits, key, now, |account| {
             if let Some((retry_after, what)) = limits.beyond(account) {
                 let message = format!("Rate limit reached: {what}. Please try again in {}.", go_duration(retry_after));
@@ -159,7 +142,7 @@ impl QuotaBook {
             }
             account.requests -= 1.0;
             account.in_progress += 1;
-            Ok(QuotaState { headers: limits.headers(account) })
+            Ok(limits.headers(account))
         })
     }
 
@@ -191,7 +174,7 @@ mod tests {
         let (book, limits) = (QuotaBook::default(), limits(Some(60), None, None));
         for left in (0..60).rev() {
             let state = book.admit(&limits, 1, Instant::now()).unwrap();
-            assert_eq!(header(&state.headers, "x-ratelimit-remaining-requests"), left.to_string());
+            assert_eq!(header(&state, "x-ratelimit-remaining-requests"), left.to_string());
         }
         let refused = book.admit(&limits, 1, Instant::now()).unwrap_err();
         assert_eq!(refused.retry_after, Duration::from_secs(1));
@@ -202,21 +185,21 @@ mod tests {
         assert_eq!(refused.retry_after.as_millis(), 1);
         tokio::time::advance(refused.retry_after).await;
         let state = book.admit(&limits, 1, Instant::now()).unwrap();
-        assert_eq!(header(&state.headers, "x-ratelimit-limit-requests"), "60");
-        assert_eq!(header(&state.headers, "x-ratelimit-remaining-requests"), "0");
+        assert_eq!(header(&state, "x-ratelimit-limit-requests"), "60");
+        assert_eq!(header(&state, "x-ratelimit-remaining-requests"), "0");
         assert!(book.admit(&limits, 1, Instant::now()).is_err());
         tokio::time::advance(100 * MINUTE).await;
         let state = book.admit(&limits, 1, Instant::now()).unwrap();
-        assert_eq!(header(&state.headers, "x-ratelimit-remaining-requests"), "59", "no more than the limit");
-        assert_eq!(header(&state.headers, "x-ratelimit-reset-requests"), "1s");
+        assert_eq!(header(&state, "x-ratelimit-remaining-requests"), "59", "no more than the limit");
+        assert_eq!(header(&state, "x-ratelimit-reset-requests"), "1s");
     }
 
     #[tokio::test(start_paused = true)]
     async fn tokens_are_taken_when_they_are_counted_and_may_be_overdrawn() {
         let (book, limits) = (QuotaBook::default(), limits(None, Some(600), None));
         let state = book.admit(&limits, 1, Instant::now()).unwrap();
-        assert_eq!(header(&state.headers, "x-ratelimit-remaining-tokens"), "600");
-        assert!(state.headers.get("x-ratelimit-limit-requests").is_none());
+        assert_eq!(header(&state, "x-ratelimit-remaining-tokens"), "600");
+        assert!(state.get("x-ratelimit-limit-requests").is_none());
         book.end(&limits, 1, 700, Instant::now());
         let refused = book.admit(&limits, 1, Instant::now()).unwrap_err();
         // 101 tokens at 10 in a second.

@@ -91,10 +91,7 @@ pub struct FaultSelection {
 pub(crate) const CONDITIONS: &str = "rate, model, path, header:NAME, session, key, prompt, turn, record, request, first, nth, per, replica, rank, from and until";
 
 impl FaultSelection {
-    /// Reads conditions.
-    ///
-    /// # Errors
-    /// The first word that is none.
+    /// Reads conditions; else names the first word that is none.
     pub(crate) fn read<'a>(words: impl Iterator<Item = &'a str>) -> Result<Self, FaultSyntaxError> {
         let mut selection = Self::default();
         let mut count = 0;

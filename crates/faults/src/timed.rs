@@ -2,13 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
+use http::HeaderMap;
 use tokio::time::Instant;
 
 use crate::{
     catalogue::FaultStage,
     fault::FaultPlace,
     kind::{FaultKind, RefusalFault},
-    quota::{QuotaLimits, QuotaRefusal, QuotaState},
+    quota::{QuotaLimits, QuotaRefusal},
     set::{ChosenFault, FaultSet, HitOf},
     signal::{BatchNumber, EventsFault, MetricsFault, ServerCondition},
 };
@@ -24,8 +25,8 @@ pub struct QuotaTicket {
     pub tokens: u64,
 }
 
-/// What a request takes from a quota and what is left; or why it is refused, with the line that repeats that.
-pub type QuotaOutcome = Result<(QuotaTicket, QuotaState), (Box<QuotaRefusal>, String)>;
+/// What a request takes from a quota, and headers about what is left; or why it is refused, with the line that repeats that.
+pub type QuotaOutcome = Result<(QuotaTicket, HeaderMap), (Box<QuotaRefusal>, String)>;
 
 impl Drop for QuotaTicket {
     fn drop(&mut self) {
@@ -45,7 +46,7 @@ impl FaultSet {
         let ChosenFault { account, request, nth, .. } = *chosen;
         let rule = chosen.rule?;
         match self.rules.get(rule)?.quota.admit(&limits, account, Instant::now()) {
-            Ok(state) => Some(Ok((QuotaTicket { set: Arc::clone(self), rule, account, limits, tokens: 0 }, state))),
+            Ok(headers) => Some(Ok((QuotaTicket { set: Arc::clone(self), rule, account, limits, tokens: 0 }, headers))),
             Err(refusal) => {
                 let line = self.note(rule, HitOf::Refused { request, nth, retry_after: refusal.retry_after });
                 Some(Err((refusal, line.unwrap_or_default())))
@@ -161,8 +162,6 @@ impl QuotaRefusal {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderMap;
-
     use super::*;
     use crate::FaultRequest;
 

@@ -95,7 +95,7 @@ impl McpRecord {
             [McpEvent::Answer(answer)] => AnswerContent::Json(answer.clone().into()),
             events => AnswerContent::Events(events.iter().map(McpEvent::shown).collect()),
         };
-        let fault = (self.broken == Some(Broken::ServerEnded)).then_some(TransportFault::Reset { after_events: count });
+        let fault = (self.broken == Some(Broken::ServerEnded)).then_some(TransportFault::reset(count));
         let is_notification = !is_answered && self.broken.is_none();
         CassetteRecord {
             method: "POST".to_owned(),

@@ -121,9 +121,9 @@ fn amend(body: &Bytes, requested: &RequestFields<'_>, wanted: Wanted) -> Option<
     let mut edits = Edits::default();
     let mut inserted = String::new();
     let mut added = Added::default();
-    let repeats_prompt = wanted.ids && requested.echoes() && requested.prompt().is_some();
+    let repeats_prompt = wanted.ids && requested.echoes() && requested.get("prompt").is_some();
     let echo = if repeats_prompt { EchoedPrompts::of(requested).map(Arc::new) } else { None };
-    match requested.return_token_ids.map(|value| (value, value.get())) {
+    match requested.get("return_token_ids").map(|value| (value, value.get())) {
         _ if !wanted.ids || (repeats_prompt && echo.is_none()) => {}
         None => {
             inserted.push_str(",\"return_token_ids\":true");
@@ -136,7 +136,7 @@ fn amend(body: &Bytes, requested: &RequestFields<'_>, wanted: Wanted) -> Option<
         Some(_) => {}
     }
     if let Some(options) = wanted.usage.options().filter(|_| requested.streams()) {
-        match requested.stream_options {
+        match requested.get("stream_options") {
             None => {
                 inserted.push_str(",\"stream_options\":");
                 inserted.push_str(options);

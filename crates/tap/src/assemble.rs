@@ -9,7 +9,7 @@ use std::{collections::HashMap, sync::Arc};
 use serde_json::{Map, Value, json};
 
 use super::{
-    ContentRecording,
+    ContentRecording, Setup,
     observed_choice::ObservedChoice,
     observed_exchange::ObservedExchange,
     request::RequestFacts,
@@ -40,6 +40,16 @@ pub(super) struct Assembler {
 }
 
 impl Assembler {
+    pub(super) fn new(setup: &Setup) -> Self {
+        Self {
+            hasher: setup.hasher(),
+            record_tokens: setup.config.record_tokens,
+            tokenizer: setup.config.tokenizer.clone(),
+            content: setup.content.clone(),
+            permutation: setup.permutation.clone(),
+        }
+    }
+
     /// Adds the key by which an error is matched if its prompt has no hash.
     pub(super) fn with_request_key(&self, record: &mut Record, target: &str, body: &[u8]) {
         if record.is_error() && record.prompt_hash.is_none() {
@@ -230,7 +240,7 @@ impl ObservedExchange {
     /// Returns true if the observed ids are complete. vLLM before 0.20 loses some while a parser buffers, so they
     /// must be as many as the engine counted; without a count, no parser may have been at work.
     pub(super) fn ids_are_complete(&self) -> bool {
-        if !self.choices.all_have_ids() || self.core.as_ref().is_some_and(|core| core.is_incomplete()) {
+        if !self.choices.all_have_ids() || self.core.as_ref().is_some_and(|core| core.is_incomplete) {
             return false;
         }
         match self.output_count() {

@@ -36,9 +36,7 @@ pub(super) enum ProxyBody {
     Empty,
     /// Not recorded.
     Passed(Relayed<TapResponseBody>),
-    /// Recorded without its content (errors, unknown formats); its end is the exchange's end.
-    Timed(Observed<TapResponseBody, Timed>),
-    /// Decoded from a copy once it has passed.
+    /// Recorded once it has passed: from a copy, or without its content.
     Copied(Box<Completed<Observed<TapResponseBody, Copied>>>),
     ObservedStream(Box<Completed<ObservedStream>>),
     Mcp(Box<Observed<TapResponseBody, ExchangeObserver>>),
@@ -46,46 +44,14 @@ pub(super) enum ProxyBody {
     Played(Box<ResponseBody>),
 }
 
-/// Observer of a response that is not decoded.
-#[derive(Debug)]
-pub(super) struct Timed {
-    exchange: OpenExchange,
-    /// The error to record, if the response is one.
-    refusal: Option<Box<Refusal>>,
-}
-
-impl Timed {
-    pub(super) fn new(exchange: OpenExchange, refusal: Option<Refusal>) -> Self {
-        Self { exchange, refusal: refusal.map(Box::new) }
-    }
-}
-
-impl BodyObserver for Timed {
-    fn data(&mut self, bytes: &Bytes) {
-        if let Some(refusal) = &mut self.refusal {
-            refusal.push(bytes);
-        }
-    }
-
-    fn end(&mut self, error: Option<&BodyError>) {
-        if let Some(error) = error {
-            return self.exchange.end(outcome_of(error));
-        }
-        if let Some(refusal) = self.refusal.take() {
-            self.exchange.refused(*refusal);
-        }
-        self.exchange.end_of_answer();
-    }
-}
-
-/// Observer of a response that is copied.
+/// Observer of a response that is recorded when it ends, which is the exchange's end.
 #[derive(Debug)]
 pub(super) struct Copied {
     exchange: OpenExchange,
     /// The copy is decoded as the JSON of another API.
     is_decoded: bool,
     copy: BytesMut,
-    /// Maximum size of the copy, in bytes.
+    /// Maximum size of the copy, in bytes; 0 for a response that is not copied.
     limit: usize,
     is_cut: bool,
     /// The error to record, if the response is one.
@@ -98,9 +64,17 @@ impl Copied {
         Self { exchange, is_decoded: false, copy: BytesMut::new(), limit, is_cut: false, refusal: None }
     }
 
+    /// Creates the observer of a response of which only the times are recorded, and the error if it is one.
+    pub(super) fn unread(mut exchange: OpenExchange) -> Self {
+        exchange.observed.unread = true;
+        let mut observer = Self::new(exchange);
+        observer.limit = 0;
+        observer
+    }
+
     /// The completions of its cassette, if it is recorded in one.
     pub(super) fn completions(&self) -> Option<Arc<Completions>> {
-        self.exchange.completions()
+        if self.limit > 0 { self.exchange.completions() } else { None }
     }
 
     /// Decodes the copy as the JSON of another API, once it is whole.
@@ -134,6 +108,7 @@ impl BodyObserver for Copied {
         } else {
             self.is_cut = true;
         }
+        self.refusal.iter_mut().for_each(|refusal| refusal.push(bytes));
     }
 
     fn end(&mut self, error: Option<&BodyError>) {
@@ -143,15 +118,14 @@ impl BodyObserver for Copied {
         }
         let at = self.exchange.elapsed();
         let event = if self.is_decoded { ApiEvent::read(&self.copy) } else { None };
-        if let (Some(observed), Some(event)) = (self.exchange.observed(), event) {
-            observed.observe_api_response(event, at);
+        if let Some(event) = event {
+            self.exchange.observed.observe_api_response(event, at);
         }
-        if let Some(mut refusal) = self.refusal.take() {
-            refusal.push(&self.copy);
-            self.exchange.refused(*refusal);
+        if let Some(refusal) = self.refusal.take() {
+            self.exchange.observed.refusal = Some(*refusal);
         }
         self.capture();
-        self.exchange.unread();
+        self.exchange.observed.unread = true;
         self.exchange.end_of_answer();
     }
 }
@@ -177,30 +151,28 @@ impl Body for ProxyBody {
             Self::Played(body) => Pin::new(body.as_mut()).poll_frame(cx),
             Self::Copied(body) => Pin::new(body.as_mut()).poll_frame(cx),
             Self::Mcp(body) => Pin::new(body.as_mut()).poll_frame(cx),
-            Self::Timed(body) => Pin::new(body).poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Passed(body) => body.is_end_stream(),
-            Self::Timed(body) => body.is_end_stream(),
-            Self::Copied(body) => body.is_end_stream(),
-            Self::Mcp(body) => body.is_end_stream(),
-            Self::Played(body) => body.is_end_stream(),
-            Self::Empty | Self::ObservedStream(_) => false,
-        }
+        self.inner().is_some_and(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Empty => SizeHint::with_exact(0),
-            Self::Passed(body) => body.size_hint(),
-            Self::Timed(body) => body.size_hint(),
-            Self::Copied(body) => body.size_hint(),
-            Self::Mcp(body) => body.size_hint(),
-            Self::ObservedStream(_) => SizeHint::default(),
-            Self::Played(body) => body.size_hint(),
-        }
+        self.inner().map_or(SizeHint::with_exact(0), Body::size_hint)
+    }
+}
+
+impl ProxyBody {
+    /// Returns the body that is passed on; `None` for an empty one.
+    fn inner(&self) -> Option<&dyn Body<Data = Bytes, Error = BodyError>> {
+        Some(match self {
+            Self::Empty => return None,
+            Self::Passed(body) => body,
+            Self::Copied(body) => body.as_ref(),
+            Self::ObservedStream(body) => body.as_ref(),
+            Self::Mcp(body) => body.as_ref(),
+            Self::Played(body) => body.as_ref(),
+        })
     }
 }

@@ -20,7 +20,7 @@ use recording::trace::Outcome;
 use replay::{
     account,
     delivery::Clock,
-    player::{CassettePlayer, Completions, Decided, Decision, Forward, PendingExchange},
+    player::{CassettePlayer, Completions, Decided, Decision, Forward},
     timing::Pacer,
 };
 
@@ -107,7 +107,8 @@ impl Proxy {
         let RequestBody::Read(body) = body else {
             return self.pass(Request::from_parts(parts, unread_body(body, self.idle))).await;
         };
-        self.record_read(
+        self.record_at(
+            None,
             endpoint,
             parts,
             ReceivedBody { bytes: body.unwrap_or_default(), trailers: None },
@@ -118,14 +119,6 @@ impl Proxy {
 }
 
 impl OpenExchange {
-    /// Records the exchange in a cassette, with a copy of its response.
-    pub(super) fn record_in(&mut self, pending: PendingExchange) {
-        if let Some(observed) = self.observed.as_mut() {
-            observed.capture = Some(Box::new(pending.capture()));
-            self.cassette = Some(Box::new(pending));
-        }
-    }
-
     /// The completions of responses of its cassette; `None` for a trace, whose aborted requests stay aborted.
     pub(super) fn completions(&self) -> Option<Arc<Completions>> {
         self.cassette.as_ref().map(|pending| pending.completions())
@@ -138,8 +131,7 @@ impl OpenExchange {
 
     /// Returns true if the last event of a stream has come that is recorded in a cassette.
     pub(super) fn is_whole_stream(&self) -> bool {
-        let capture = self.observed.as_ref().and_then(|observed| observed.capture.as_ref());
-        self.cassette.is_some() && capture.is_some_and(|capture| capture.is_whole_stream())
+        self.cassette.is_some() && self.observed.capture.as_ref().is_some_and(|capture| capture.is_whole_stream())
     }
 
     /// Leaves the exchange out of its cassette: there was no response. True if it would have been recorded there.
@@ -151,9 +143,9 @@ impl OpenExchange {
         // Without a status there was no response: the client left before it.
         let Some(pending) = self.cassette.take().filter(|pending| pending.status != 0) else { return };
         let is_exact = self.capabilities.ids_are_exact();
-        let Some(observed) = &mut self.observed else { return };
-        if let Some(capture) = observed.capture.take() {
-            let output_ids = if outcome == Outcome::Finished { observed.output_ids(is_exact) } else { Vec::new() };
+        if let Some(capture) = self.observed.capture.take() {
+            let is_finished = outcome == Outcome::Finished;
+            let output_ids = if is_finished { self.observed.output_ids(is_exact) } else { Vec::new() };
             pending.end(*capture, output_ids, outcome);
         }
     }

@@ -90,11 +90,6 @@ impl CoreFacts {
         self.logprobs.held * 2 * size_of::<f64>() + self.group.as_ref().map_or(0, String::capacity)
     }
 
-    /// Returns true if the ids that came are not all.
-    pub(super) fn is_incomplete(&self) -> bool {
-        self.is_incomplete
-    }
-
     /// Completes the record of a request, of which the output had this number of tokens.
     pub(super) fn complete(self, record: &mut Record, choice: u32, request: Option<Value>) {
         // The gaps of an answer that goes out whole are known here too.

@@ -46,7 +46,7 @@ impl RecorderCounts {
 
     /// Returns the number of records that were dropped, for any reason.
     pub(super) fn dropped(&self) -> u64 {
-        let by_reason = [self.progress.queue_full(), self.progress.queue_bytes(), &self.write_failed, &self.broken];
+        let by_reason = [&self.progress.queue_full, &self.progress.queue_bytes, &self.write_failed, &self.broken];
         by_reason.into_iter().map(Self::get).sum()
     }
 }

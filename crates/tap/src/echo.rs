@@ -24,7 +24,8 @@ pub(super) struct EchoedPrompts {
 impl EchoedPrompts {
     /// Reads the prompts of a completion; `None` if they are not text, or if it is not certain that they are repeated.
     pub(super) fn of(requested: &RequestFields<'_>) -> Option<Self> {
-        let prompt = requested.prompt().filter(|_| requested.echo.is_some_and(|echo| echo.get() == "true"))?.get();
+        let prompt =
+            requested.get("prompt").filter(|_| requested.get("echo").is_some_and(|echo| echo.get() == "true"))?.get();
         let texts: Vec<String> = match serde_json::from_str::<String>(prompt) {
             Ok(text) => vec![text],
             Err(_) => serde_json::from_str(prompt).ok()?,
@@ -49,7 +50,6 @@ pub(super) fn repeats_last_message(body: &[u8]) -> bool {
     struct Chat<'a> {
         #[serde(borrow, default)]
         messages: Vec<EchoMessage<'a>>,
-        #[serde(default)]
         add_generation_prompt: Option<bool>,
     }
     #[derive(Deserialize)]

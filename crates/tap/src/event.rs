@@ -22,7 +22,6 @@ pub(super) struct StreamEvent<'a> {
     pub(super) request_id: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
     pub(super) choices: Vec<EventChoice<'a>>,
-    #[serde(default)]
     pub(super) usage: Option<EngineUsage>,
     #[serde(default, borrow)]
     pub(super) prompt_token_ids: Option<&'a RawValue>,
@@ -70,19 +69,16 @@ pub(super) struct ChunkKind {
 }
 
 /// The engine's own count of tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub(super) struct EngineUsage {
-    #[serde(default)]
     pub(super) prompt_tokens: u32,
-    #[serde(default)]
     pub(super) completion_tokens: u32,
-    #[serde(default)]
     prompt_tokens_details: Option<PromptDetails>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 struct PromptDetails {
-    #[serde(default)]
     cached_tokens: Option<u32>,
 }
 

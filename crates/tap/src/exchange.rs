@@ -9,23 +9,22 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::uri::PathAndQuery;
 use tokio::time::Instant;
 
 use super::{
-    capabilities::Capabilities, gather::Bodies, observed_exchange::ObservedExchange, refusal::Refusal,
-    request::RequestFacts, shared_state::SharedState,
+    capabilities::Capabilities, observed_exchange::ObservedExchange, request::RequestFacts, shared_state::SharedState,
 };
 use recording::{capture::Capture, trace::Outcome};
 use replay::player::PendingExchange;
 
 #[derive(Debug)]
 pub(super) struct OpenExchange {
-    shared: Arc<SharedState>,
+    pub(super) shared: Arc<SharedState>,
     pub(super) capabilities: Arc<Capabilities>,
     started: Instant,
-    /// Taken when the exchange ends.
-    pub(super) observed: Option<Box<ObservedExchange>>,
+    /// What is observed so far; taken when the exchange ends.
+    pub(super) observed: Box<ObservedExchange>,
+    has_ended: bool,
     /// Its position in a cassette, if it is recorded there.
     pub(super) cassette: Option<Box<PendingExchange>>,
 }
@@ -43,41 +42,20 @@ impl OpenExchange {
         let arrival = started.saturating_duration_since(shared.zero);
         let keeps = shared.keeps;
         let observed = ObservedExchange { facts, body, arrival, concurrency, keeps, ..ObservedExchange::default() };
-        Self { shared, capabilities, started, observed: Some(Box::new(observed)), cassette: None }
-    }
-
-    /// Keeps the request's path, query and body until its response is known to be no error.
-    pub(super) fn keep_request(&mut self, target: Option<&PathAndQuery>, body: &Bytes) {
-        if let Some(observed) = &mut self.observed {
-            observed.request = target.map(|target| (target.clone(), body.clone()));
-        }
-    }
-
-    /// Drops the request: its record is matched by other means.
-    pub(super) fn forget_request(&mut self) {
-        if let Some(observed) = &mut self.observed {
-            observed.request = None;
-        }
+        Self { shared, capabilities, started, observed: Box::new(observed), has_ended: false, cassette: None }
     }
 
     /// Begins a copy of the response, if responses are recorded, with the request's path, query and body.
     pub(super) fn copy(&mut self, target: &str, body: &Bytes) {
-        if let Some(observed) = self.observed.as_mut().filter(|_| self.shared.keeps.responses) {
+        if self.shared.keeps.responses {
             let all = Arc::clone(&self.shared.captures);
-            observed.capture = Some(Box::new(Capture::new(all, target.to_owned(), body.clone())));
-        }
-    }
-
-    /// Drops the copy of the response, unless it goes to a cassette.
-    pub(super) fn forget_copy(&mut self) {
-        if let Some(observed) = self.observed.as_mut().filter(|_| self.cassette.is_none()) {
-            observed.capture = None;
+            self.observed.capture = Some(Box::new(Capture::new(all, target.to_owned(), body.clone())));
         }
     }
 
     /// Returns the copy of the response; `None` once complete token ids stand for it.
     pub(super) fn capture(&mut self) -> Option<&mut Capture> {
-        let observed = self.observed.as_deref_mut()?;
+        let observed = &mut self.observed;
         let is_long = observed.capture.as_ref()?.is_long();
         // The engine's count comes at the end only. So a short copy is kept until then, and any copy if this
         // engine's count has differed from its ids before.
@@ -95,35 +73,9 @@ impl OpenExchange {
         observed.capture.as_deref_mut()
     }
 
-    /// Marks the response as a stream, requested or not.
-    pub(super) fn streams(&mut self) {
-        if let Some(observed) = &mut self.observed {
-            observed.facts.stream = true;
-        }
-    }
-
-    /// Marks that token ids were requested.
-    pub(super) fn set_ids_requested(&mut self) {
-        if let Some(observed) = &mut self.observed {
-            observed.ids_requested = true;
-        }
-    }
-
     /// Restarts the clock: the amended request was refused and the client's own request is sent.
     pub(super) fn restart(&mut self) {
         self.started = Instant::now();
-    }
-
-    /// Marks the response as passing without being decoded.
-    pub(super) fn unread(&mut self) {
-        if let Some(observed) = &mut self.observed {
-            observed.unread = true;
-        }
-    }
-
-    /// Returns the count of bodies that are received whole.
-    pub(super) fn bodies(&self) -> Arc<Bodies> {
-        Arc::clone(&self.shared.bodies)
     }
 
     /// Returns the time since the request was sent.
@@ -133,29 +85,15 @@ impl OpenExchange {
 
     /// Sets the response's status.
     pub(super) fn status(&mut self, status: u16) {
-        if let Some(observed) = &mut self.observed {
-            observed.status = Some(status);
-        }
+        self.observed.status = Some(status);
         if let Some(pending) = &mut self.cassette {
             pending.status = status;
         }
     }
 
-    /// Sets the error response.
-    pub(super) fn refused(&mut self, refusal: Refusal) {
-        if let Some(observed) = &mut self.observed {
-            observed.refusal = Some(refusal);
-        }
-    }
-
-    /// Returns the observation so far; `None` once the exchange has ended.
-    pub(super) fn observed(&mut self) -> Option<&mut ObservedExchange> {
-        self.observed.as_deref_mut()
-    }
-
     /// Ends the exchange with the response's end: complete, an error, or truncated.
     pub(super) fn end_of_answer(&mut self) {
-        let outcome = self.observed.as_ref().map_or(Outcome::Finished, |observed| observed.outcome_at_end());
+        let outcome = self.observed.outcome_at_end();
         // A cassette records the bytes that came, whether a client can decode them or not.
         self.end_in_cassette(Outcome::Finished);
         self.end(outcome);
@@ -164,7 +102,10 @@ impl OpenExchange {
     /// Ends the exchange. Only the first call counts.
     pub(super) fn end(&mut self, outcome: Outcome) {
         self.end_in_cassette(outcome);
-        let Some(mut observed) = self.observed.take() else { return };
+        if std::mem::replace(&mut self.has_ended, true) {
+            return;
+        }
+        let mut observed = std::mem::take(&mut self.observed);
         observed.e2e = self.started.elapsed();
         observed.outcome = Some(outcome);
         observed.ids_are_exact = self.capabilities.ids_are_exact();
@@ -182,15 +123,14 @@ impl OpenExchange {
 
 impl Drop for OpenExchange {
     fn drop(&mut self) {
-        if self.observed.is_none() {
+        if self.has_ended {
             return;
         }
         let is_whole_stream = self.is_whole_stream();
         let gone = if self.shared.is_cutting() { Outcome::Cut } else { Outcome::ClientGone };
         // A cassette replays the events themselves, so that its exchange is finished only if the last one came.
         self.end_in_cassette(if is_whole_stream { Outcome::Finished } else { gone });
-        let Some(observed) = &self.observed else { return };
-        let outcome = if observed.done || observed.is_complete() { observed.outcome_at_end() } else { gone };
-        self.end(outcome);
+        let is_whole = self.observed.done || self.observed.is_complete();
+        self.end(if is_whole { self.observed.outcome_at_end() } else { gone });
     }
 }

@@ -16,33 +16,23 @@ pub struct Filter {
     pub models: Vec<String>,
 }
 
-/// Reason why a request is not recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Skipped {
-    /// Not a POST of JSON.
-    Kind,
-    /// The path is not selected.
-    Path,
-    /// The model is not selected.
-    Model,
-    /// Not in the sample.
-    Sample,
-    /// The body did not arrive whole.
-    Incomplete,
-    /// Upgraded to another protocol.
-    Upgrade,
-}
-
-impl Skipped {
-    /// Every reason with its name in metrics.
-    pub(super) const NAMES: [(Self, &'static str); 6] = [
-        (Self::Kind, "kind"),
-        (Self::Path, "path"),
-        (Self::Model, "model"),
-        (Self::Sample, "sample"),
-        (Self::Incomplete, "incomplete"),
-        (Self::Upgrade, "upgrade"),
-    ];
+base::named! {
+    /// Reason why a request is not recorded.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) enum Skipped {
+        /// Not a POST of JSON.
+        Kind = "kind",
+        /// The path is not selected.
+        Path = "path",
+        /// The model is not selected.
+        Model = "model",
+        /// Not in the sample.
+        Sample = "sample",
+        /// The body did not arrive whole.
+        Incomplete = "incomplete",
+        /// Upgraded to another protocol.
+        Upgrade = "upgrade",
+    }
 }
 
 impl Filter {

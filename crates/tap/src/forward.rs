@@ -28,7 +28,7 @@ impl Proxy {
     pub(super) async fn pass(&self, request: Request<SentBody>) -> Response<ProxyBody> {
         let path = request.uri().path();
         let is_open = self.sites.of_path(path).is_none() && request.extensions().get::<UpstreamName>().is_none();
-        let by_model = self.sites.are_by_model() && request.method() == Method::POST && is_open;
+        let by_model = self.sites.by_model && request.method() == Method::POST && is_open;
         if !by_model {
             let site = self.sites.of_request(request.extensions(), path, None);
             return self.pass_to(site, request).await;
@@ -37,7 +37,7 @@ impl Proxy {
         let body = match gather(body, &self.shared.bodies).await {
             Gathered::Whole(body) => body,
             Gathered::TooLarge(body) | Gathered::TooMuch(body) => {
-                return self.pass_to(self.sites.main(), Request::from_parts(parts, body)).await;
+                return self.pass_to(&self.sites.main, Request::from_parts(parts, body)).await;
             }
             Gathered::Broken(error) => return broken_off(&error),
         };

@@ -213,8 +213,10 @@ impl Tap {
     async fn ended(proxy: Arc<proxy::Proxy>, cut: usize) -> Result<TapReport, TapError> {
         proxy.completed().await;
         proxy.mcp.end().await;
-        let (forwarded, informational_dropped) = (proxy.forwarded(), proxy.informational_dropped());
-        let finish = move || (proxy.finish_mcp(), proxy.shared.finish());
+        let metrics = &proxy.metrics;
+        let [forwarded, informational_dropped] =
+            [&metrics.requests, &metrics.informational_dropped].map(counts::RecorderCounts::get);
+        let finish = move || (proxy.mcp.finish(), proxy.shared.finish());
         let (mcp, recorder) =
             tokio::task::spawn_blocking(finish).await.map_err(|error| TapError::Recorder(error.to_string()))?;
         Ok(TapReport { forwarded, recorder: recorder?, informational_dropped, cut, mcp })

@@ -20,15 +20,6 @@ use recording::{recorder::RecorderState, trace::Outcome};
 const SECONDS: [f64; 17] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0];
 
-const OUTCOMES: [(Outcome, &str); 6] = [
-    (Outcome::Finished, "finished"),
-    (Outcome::Error, "error"),
-    (Outcome::ClientGone, "client_gone"),
-    (Outcome::UpstreamFailed, "upstream_failed"),
-    (Outcome::TimedOut, "timed_out"),
-    (Outcome::Cut, "cut"),
-];
-
 #[derive(Debug)]
 pub(super) struct TapMetrics {
     pub(super) requests: AtomicU64,
@@ -37,10 +28,10 @@ pub(super) struct TapMetrics {
     upstreams: Vec<UpstreamCounts>,
     /// Index into `upstreams` by the upstream's place in the configuration, where a URL may occur several times.
     places: Vec<usize>,
-    skipped: [AtomicU64; Skipped::NAMES.len()],
-    outcomes: [AtomicU64; OUTCOMES.len()],
+    skipped: [AtomicU64; Skipped::ALL.len()],
+    outcomes: [AtomicU64; Outcome::ALL.len()],
     /// The number of choices of those exchanges, which is the number of their records.
-    choices: [AtomicU64; OUTCOMES.len()],
+    choices: [AtomicU64; Outcome::ALL.len()],
     streams: AtomicU64,
     /// Informational responses dropped because their client did not read.
     pub(super) informational_dropped: AtomicU64,
@@ -61,7 +52,7 @@ struct UpstreamCounts {
 
 /// Guard of a request whose body is being received; dropped before [`came`](Self::came), it counts the request as incomplete.
 #[derive(Debug)]
-pub(super) struct Awaited<'m>(Option<&'m TapMetrics>);
+pub(super) struct Awaited<'m>(pub(super) Option<&'m TapMetrics>);
 
 impl Awaited<'_> {
     /// Ends the guard: the body was received, or its request is counted elsewhere.
@@ -109,21 +100,11 @@ impl TapMetrics {
 
     /// Counts a request that is not recorded.
     pub(super) fn skip(&self, reason: Skipped) {
-        for (counter, (name, _)) in self.skipped.iter().zip(Skipped::NAMES) {
-            if name == reason {
+        for (counter, skipped) in self.skipped.iter().zip(Skipped::ALL) {
+            if skipped == reason {
                 counter.fetch_add(1, Relaxed);
             }
         }
-    }
-
-    /// Counts an informational response whose client did not read.
-    pub(super) fn drop_informational(&self) {
-        self.informational_dropped.fetch_add(1, Relaxed);
-    }
-
-    /// Begins to wait for a request's body.
-    pub(super) fn awaits_body(&self) -> Awaited<'_> {
-        Awaited(Some(self))
     }
 
     fn upstream(&self, place: usize) -> Option<&UpstreamCounts> {
@@ -144,7 +125,7 @@ impl TapMetrics {
     }
 
     pub(super) fn ended(&self, observed: &ObservedExchange) {
-        for ((exchanges, choices), (outcome, _)) in self.outcomes.iter().zip(&self.choices).zip(OUTCOMES) {
+        for ((exchanges, choices), outcome) in self.outcomes.iter().zip(&self.choices).zip(Outcome::ALL) {
             if Some(outcome) == observed.outcome {
                 exchanges.fetch_add(1, Relaxed);
                 choices.fetch_add(observed.records(), Relaxed);
@@ -184,8 +165,8 @@ impl TapMetrics {
 }
 
 /// Reads the counters of outcomes.
-fn by_outcome(counts: &[AtomicU64; OUTCOMES.len()]) -> ByLabel<'static> {
-    labelled(OUTCOMES.iter().zip(counts).map(|((_, name), count)| (*name, read(count))))
+fn by_outcome(counts: &[AtomicU64; Outcome::ALL.len()]) -> ByLabel<'static> {
+    labelled(Outcome::ALL.iter().zip(counts).map(|(outcome, count)| (outcome.name(), read(count))))
 }
 
 fn size(count: usize) -> f64 {
@@ -202,7 +183,7 @@ const FAMILIES: [MetricFamily<TapMetrics>; 24] = [
         tap.by_upstream(|upstream| &upstream.failed)
     }),
     counter_by("vcr_requests_not_recorded", "Requests that are not recorded, by reason.", "reason", |tap| {
-        labelled(Skipped::NAMES.iter().zip(&tap.skipped).map(|((_, name), count)| (*name, read(count))))
+        labelled(Skipped::ALL.iter().zip(&tap.skipped).map(|(reason, count)| (reason.name(), read(count))))
     }),
     counter_by("vcr_exchanges", "Recorded exchanges that ended, by outcome.", "outcome", |tap| {
         by_outcome(&tap.outcomes)
@@ -224,17 +205,15 @@ const FAMILIES: [MetricFamily<TapMetrics>; 24] = [
     gauge("vcr_recorder_queue_length", "Exchanges that wait to be written.", |tap| {
         size(tap.recorder.progress.queued())
     }),
-    gauge("vcr_recorder_queue_capacity", "Exchanges that can wait.", |tap| {
-        size(tap.recorder.progress.capacity().items)
-    }),
+    gauge("vcr_recorder_queue_capacity", "Exchanges that can wait.", |tap| size(tap.recorder.progress.capacity.items)),
     gauge("vcr_recording", "Whether a trace is being written.", |tap| {
         f64::from(u8::from(tap.recorder.progress.state() == RecorderState::Recording))
     }),
     counter("vcr_records_written", "Records safely written.", |tap| read(&tap.recorder.written)),
     counter_by("vcr_records_dropped", "Records that are missing, by reason.", "reason", |tap| {
         labelled([
-            ("queue_full", read(tap.recorder.progress.queue_full())),
-            ("queue_bytes", read(tap.recorder.progress.queue_bytes())),
+            ("queue_full", read(&tap.recorder.progress.queue_full)),
+            ("queue_bytes", read(&tap.recorder.progress.queue_bytes)),
             ("write_failed", read(&tap.recorder.write_failed)),
             ("broken", read(&tap.recorder.broken)),
         ])

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, de::IgnoredAny};
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::{
@@ -12,6 +12,7 @@ use super::{
     other_apis::ApiEvent,
     pattern::Hit,
 };
+use net::wire::RawObject;
 use replay::meter::ChoiceMeter;
 
 /// Content that is kept for the records.
@@ -54,9 +55,9 @@ pub(super) struct ObservedChoice {
 /// An engine's count of a choice's tokens that comes with every event (`continuous_usage_stats`).
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ContinuousCount {
-    so_far: u32,
+    pub(super) so_far: u32,
     /// An event had text and no count, or a count below the one before.
-    is_broken: bool,
+    pub(super) is_broken: bool,
 }
 
 impl ContinuousCount {
@@ -69,16 +70,6 @@ impl ContinuousCount {
         };
         self.so_far = so_far.unwrap_or(self.so_far);
         if self.is_broken { u32::from(has_text) } else { added.flatten().unwrap_or(0) }
-    }
-
-    /// Marks the counts as not those of this choice.
-    pub(super) fn distrust(&mut self) {
-        self.is_broken = true;
-    }
-
-    /// Returns the count so far.
-    pub(super) fn so_far(&self) -> u32 {
-        self.so_far
     }
 
     /// Returns true if there are counts that cannot be relied on.
@@ -120,10 +111,7 @@ impl ObservedChoice {
             self.logprobs.push(part.logprobs);
         }
         match ids(part.token_ids) {
-            Some(named) => {
-                self.meter.chunk(at, u32::try_from(named.len()).unwrap_or(u32::MAX), part.weight());
-                self.ids.get_or_insert_default().extend(named);
-            }
+            Some(named) => self.observe_tokens(&named, part.weight(), at),
             None => self.meter.chunk(at, self.counts.add(so_far, kind.has_text), part.weight()),
         }
         if keeps.text {
@@ -131,19 +119,16 @@ impl ObservedChoice {
         }
     }
 
-    /// Adds the tokens of an engine's step.
-    pub(super) fn observe_tokens(&mut self, tokens: &[u32], at: Duration) {
-        self.meter.chunk(at, u32::try_from(tokens.len()).unwrap_or(u32::MAX), tokens.len());
+    /// Adds tokens that came together, in an event or a step of the engine.
+    pub(super) fn observe_tokens(&mut self, tokens: &[u32], weight: usize, at: Duration) {
+        self.meter.chunk(at, u32::try_from(tokens.len()).unwrap_or(u32::MAX), weight);
         self.ids.get_or_insert_default().extend_from_slice(tokens);
     }
 
     /// Adds an event that fits a pattern.
     pub(super) fn observe_match(&mut self, hit: &Hit<'_>, at: Duration, keeps: KeptContent) {
         match &hit.ids {
-            Some((named, _)) => {
-                self.meter.chunk(at, u32::try_from(named.len()).unwrap_or(u32::MAX), hit.weight);
-                self.ids.get_or_insert_default().extend_from_slice(named);
-            }
+            Some((named, _)) => self.observe_tokens(named, hit.weight, at),
             // Events with a count have no pattern.
             None => self.meter.chunk(at, self.counts.add(None, true), hit.weight),
         }
@@ -173,19 +158,15 @@ impl ObservedChoice {
     fn push_texts(&mut self, texts: impl IntoIterator<Item = ChannelText>) {
         for (channel, text) in texts {
             self.channels.push(channel, text.len());
-            self.push_text(text);
-        }
-    }
-
-    fn push_text(&mut self, text: String) {
-        let chunks = self.meter.len();
-        if self.text.len() < chunks {
-            self.text.resize(chunks - 1, String::new());
-            self.text.push(text);
-        } else if let Some(last) = self.text.last_mut() {
-            last.push_str(&text);
-        } else if !text.is_empty() {
-            self.text.push(text);
+            let chunks = self.meter.len();
+            if self.text.len() < chunks {
+                self.text.resize(chunks - 1, String::new());
+                self.text.push(text);
+            } else if let Some(last) = self.text.last_mut() {
+                last.push_str(&text);
+            } else if !text.is_empty() {
+                self.text.push(text);
+            }
         }
     }
 
@@ -233,15 +214,8 @@ impl ObservedChoice {
 
 /// Counts the tokens of log probabilities, in the form of completions (`tokens`) or of chats (`content`).
 fn scored(raw: &RawValue) -> Option<u32> {
-    #[derive(Deserialize)]
-    struct Lists<'a> {
-        #[serde(default, borrow)]
-        tokens: Option<&'a RawValue>,
-        #[serde(default, borrow)]
-        content: Option<&'a RawValue>,
-    }
-    let lists = serde_json::from_str::<Option<Lists<'_>>>(raw.get()).ok()??;
-    length(lists.tokens.or(lists.content)?)
+    let lists = RawObject::read(raw.get().as_bytes())?;
+    length(lists.get("tokens").or(lists.get("content"))?)
 }
 
 /// Returns the length of a JSON list.

@@ -54,6 +54,7 @@ pub(super) struct ObservedExchange {
     pub(super) weight: usize,
     pub(super) keeps: KeptContent,
     pub(super) in_stream_error: bool,
+    /// The response is complete, whatever the client does afterwards.
     pub(super) done: bool,
     /// The response was not decoded: it is complete when its bytes are.
     pub(super) unread: bool,
@@ -121,11 +122,6 @@ impl ObservedExchange {
         self.observe_api_event(event, at);
         self.first_event = None;
         self.stream_events = 0;
-    }
-
-    /// Marks the response as complete (`[DONE]`), whatever the client does afterwards.
-    pub(super) fn observe_done(&mut self) {
-        self.done = true;
     }
 
     fn observe_common_fields(&mut self, event: &StreamEvent<'_>) {

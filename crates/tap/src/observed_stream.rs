@@ -82,8 +82,7 @@ impl ObservedStream {
 
     /// Tokens of the first choice so far.
     pub(super) fn tokens(&self) -> u32 {
-        let observed = self.exchange.observed.as_ref();
-        observed.and_then(|observed| observed.choices.first()).map_or(0, |choice| choice.meter.tokens())
+        self.exchange.observed.choices.first().map_or(0, |choice| choice.meter.tokens())
     }
 
     /// Observes received bytes. They pass unchanged if nothing has to be restored.
@@ -131,7 +130,7 @@ impl ObservedStream {
             self.splitter = Some(splitter);
             return;
         }
-        self.exchange.unread();
+        self.exchange.observed.unread = true;
         if let Some(capture) = self.exchange.capture() {
             capture.lose();
         }
@@ -146,9 +145,9 @@ impl ObservedStream {
             return restored;
         }
         let Some(payload) = event.data() else { return Restored::Kept };
-        let Some(observed) = self.exchange.observed() else { return Restored::Kept };
+        let observed = &mut self.exchange.observed;
         if payload.as_ref() == DONE.as_bytes() {
-            observed.observe_done();
+            observed.done = true;
             return Restored::Kept;
         }
         if !observed.facts.has_choices() {
@@ -181,7 +180,7 @@ impl ObservedStream {
         // Most events of a stream take this path, which needs no JSON parser.
         let (pattern, hit) = self.patterns.iter().find_map(|pattern| Some((pattern, pattern.hit(raw)?)))?;
         let (index, omits) = (pattern.index, pattern.omits_empty_fields);
-        self.exchange.observed()?.observe_match(index, &hit, at);
+        self.exchange.observed.observe_match(index, &hit, at);
         let Some((_, list)) = hit.ids.filter(|_| self.added.ids) else { return Some(Restored::Kept) };
         Some(match omits {
             true => Restored::Without { span: member_at(raw, list), with: b"" },

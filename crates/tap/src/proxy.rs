@@ -16,8 +16,8 @@ use super::{
     exchange::OpenExchange,
     filter::Skipped,
     gather::{Gathered, ReceivedBody, gather},
-    mcp::{McpRecorded, McpServers},
-    metrics::TapMetrics,
+    mcp::McpServers,
+    metrics::{Awaited, TapMetrics},
     request::{RequestFacts, RequestFields, RequestTarget},
     response::{broken_off, recorded, refusal},
     sent_body::{SentBody, TapResponseBody},
@@ -63,7 +63,7 @@ impl Proxy {
         let metrics = Arc::new(TapMetrics::new(upstreams, setup.disk_timeout));
         let keeps_bodies = setup.config.tokenizer.is_some() || setup.content.requests;
         let hasher = setup.hasher();
-        let engine = Arc::clone(&sites.main().capabilities);
+        let engine = Arc::clone(&sites.main.capabilities);
         let shared = SharedState::start(&setup, (player.is_none(), engine), Arc::clone(&metrics))?;
         let mcp =
             McpServers::start((setup.mcp, setup.mcp_commands), &setup.reach, (player.as_ref(), setup.mcp_playback))
@@ -116,24 +116,9 @@ impl Proxy {
         }
     }
 
-    /// Returns the number of requests so far.
-    pub(super) fn forwarded(&self) -> u64 {
-        self.metrics.requests.load(Relaxed)
-    }
-
-    /// Returns the number of informational responses that were dropped so far.
-    pub(super) fn informational_dropped(&self) -> u64 {
-        self.metrics.informational_dropped.load(Relaxed)
-    }
-
     /// Returns the player of the cassette; `None` for a trace.
     pub(super) fn cassette_player(&self) -> Option<&Arc<CassettePlayer>> {
         self.player.as_ref().map(|player| &player.cassette_player)
-    }
-
-    /// Ends the recording of MCP servers; blocks until their records are handed over.
-    pub(super) fn finish_mcp(&self) -> Option<McpRecorded> {
-        self.mcp.finish()
     }
 
     /// Forwards a request and returns its response; informational responses go to `informational`.
@@ -144,7 +129,7 @@ impl Proxy {
     ) -> Response<ProxyBody> {
         self.metrics.requests.fetch_add(1, Relaxed);
         let metrics = Arc::clone(&self.metrics);
-        let dropped = move || metrics.drop_informational();
+        let dropped = move || _ = metrics.informational_dropped.fetch_add(1, Relaxed);
         upstream::pass_informational(request, &informational, dropped, |request| self.answer_to(request)).await
     }
 
@@ -182,7 +167,7 @@ impl Proxy {
     async fn record(&self, endpoint: Endpoint, request: Request<Incoming>) -> Response<ProxyBody> {
         let (parts, body) = request.into_parts();
         let target = RequestTarget { endpoint, path: parts.uri.path() };
-        let awaited = self.metrics.awaits_body();
+        let awaited = Awaited(Some(&self.metrics));
         let gathered = gather(Relayed::untouched(body).within(self.idle), &self.shared.bodies).await;
         awaited.came();
         let body = match gathered {
@@ -201,21 +186,10 @@ impl Proxy {
                 return broken_off(&error);
             }
         };
-        self.record_read(endpoint, parts, body, None).await
+        self.record_at(None, endpoint, parts, body, None).await
     }
 
-    /// Forwards a request that is recorded; with `pending` in a cassette.
-    pub(super) async fn record_read(
-        &self,
-        endpoint: Endpoint,
-        parts: Parts,
-        body: ReceivedBody,
-        pending: Option<PendingExchange>,
-    ) -> Response<ProxyBody> {
-        self.record_at(None, endpoint, parts, body, pending).await
-    }
-
-    /// Does the same with the upstream of this index, where one is chosen already.
+    /// Forwards a request that is recorded; with `pending` in a cassette. It goes to the upstream of this index, where one is chosen already.
     pub(super) async fn record_at(
         &self,
         upstream: Option<usize>,
@@ -240,9 +214,10 @@ impl Proxy {
         let may_be_amended = facts.may_be_amended() && is_plain && !is_signed(&parts.headers);
         let kept = self.keeps_bodies.then(|| read.clone());
         let mut exchange = OpenExchange::begin(Arc::clone(&self.shared), Arc::clone(&site.capabilities), facts, kept);
-        exchange.keep_request(parts.uri.path_and_query(), &read);
+        exchange.observed.request = parts.uri.path_and_query().map(|target| (target.clone(), read.clone()));
         if let Some(pending) = pending {
-            exchange.record_in(pending);
+            exchange.observed.capture = Some(Box::new(pending.capture()));
+            exchange.cassette = Some(Box::new(pending));
         } else {
             exchange.copy(parts.uri.path_and_query().map_or("/", PathAndQuery::as_str), &read);
         }
@@ -276,9 +251,7 @@ impl Proxy {
             wanted = wanted.and_then(|wanted| capabilities.wanted_instead(wanted));
             own = (parts, body);
         };
-        if added.ids {
-            exchange.set_ids_requested();
-        }
+        exchange.observed.ids_requested = added.ids;
         if response.as_ref().is_ok_and(|response| response.status().is_success()) {
             if amendable.streams() {
                 capabilities.accepted(wanted);
@@ -295,7 +268,7 @@ impl Proxy {
         if !matches!(error, BodyError::Idle(_)) || !self.filter.admits_model(None) {
             return self.metrics.skip(Skipped::Incomplete);
         }
-        let capabilities = Arc::clone(&self.sites.main().capabilities);
+        let capabilities = Arc::clone(&self.sites.main.capabilities);
         let mut exchange = OpenExchange::begin(Arc::clone(&self.shared), capabilities, facts, None);
         exchange.status(StatusCode::REQUEST_TIMEOUT.as_u16());
         exchange.end(Outcome::TimedOut);

@@ -4,17 +4,13 @@
 //! When the queue is full, or the file cannot be written, records are dropped and counted
 //! by reason; the count is in the log, in the metrics, in the report and in the end of a packed trace.
 
-use std::{
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use super::{
-    RecordHook,
-    assemble::Assembler,
+    Setup,
     capabilities::Capabilities,
     counts::RecorderCounts,
     metrics::TapMetrics,
@@ -23,7 +19,7 @@ use super::{
 };
 use recording::{
     recorder::{Recorder, RecorderError, RefusedItem, RefusedReason},
-    trace::{CreateMode, Meta, RotationLimits, TraceError, TraceParts},
+    trace::{TraceError, TraceParts},
 };
 
 /// Error of a tap that cannot start or did not end well.
@@ -81,43 +77,31 @@ pub(super) struct TraceRecorder {
     rotate: Arc<AtomicBool>,
 }
 
-#[derive(Debug)]
-pub(super) struct RecorderConfig {
-    pub(super) path: PathBuf,
-    pub(super) create: CreateMode,
-    pub(super) limits: RotationLimits,
-    pub(super) start_without_file: bool,
-    pub(super) meta: Meta,
-    /// Capabilities of the default upstream, whose facts the first line has.
-    pub(super) engine: Arc<Capabilities>,
-    pub(super) assembler: Assembler,
-    pub(super) hook: Option<RecordHook>,
-    /// Records go to the hook only.
-    pub(super) discards: bool,
-}
-
 impl TraceRecorder {
-    /// Creates the trace and starts the thread that writes it.
-    pub(super) fn start(config: RecorderConfig, metrics: Arc<TapMetrics>) -> Result<Self, TapError> {
+    /// Creates the trace and starts the thread that writes it; `engine` has the capabilities of the default upstream, whose facts the first line has.
+    pub(super) fn start(setup: &Setup, engine: Arc<Capabilities>, metrics: Arc<TapMetrics>) -> Result<Self, TapError> {
+        let (path, limits) = (&setup.config.trace_out, setup.limits);
+        let mut meta = setup.meta();
+        if let Some(facts) = engine.facts() {
+            facts.complete(&mut meta);
+        }
         let mut error = None;
-        let created = match config.discards {
-            true => Ok(TraceParts::later(&config.path, config.meta.clone(), config.limits)),
-            false => TraceParts::create(&config.path, config.meta.clone(), config.create, config.limits),
+        let created = match setup.discards {
+            true => Ok(TraceParts::later(path, meta.clone(), limits)),
+            false => TraceParts::create(path, meta.clone(), setup.config.create, limits),
         };
         let parts = match created {
-            Err(failed @ TraceError::Io { .. }) if config.start_without_file => {
+            Err(failed @ TraceError::Io { .. }) if setup.start_without_file => {
                 tracing::error!(error = %failed, "the trace cannot be written: requests are forwarded, nothing is recorded yet");
                 error = Some(failed.to_string());
-                TraceParts::later(&config.path, config.meta, config.limits)
+                TraceParts::later(path, meta, limits)
             }
             created => created?,
         };
         metrics.recorder.files.store(parts.count(), Relaxed);
-        metrics.recorder.progress.set_open(parts.is_open() || config.discards);
+        metrics.recorder.progress.set_open(parts.is_open() || setup.discards);
         let rotate = Arc::new(AtomicBool::new(false));
-        let (own, requested) = (Arc::clone(&metrics), Arc::clone(&rotate));
-        let sink = TraceSink::new(parts, error, config.assembler, config.engine, own, requested)
-            .seen_by(config.hook, config.discards);
+        let sink = TraceSink::new(setup, (parts, error), engine, Arc::clone(&metrics), Arc::clone(&rotate));
         let recorder = Recorder::start(sink, Arc::clone(&metrics.recorder.progress))
             .map_err(|error| TapError::Recorder(error.to_string()))?;
         Ok(Self { recorder, metrics, rotate })
@@ -154,22 +138,22 @@ impl TraceRecorder {
         let Ending { write_error, is_failing } = match self.recorder.finish() {
             Ok(Some(ending)) => ending,
             Ok(None) => return Ok(RecorderReport::default()),
-            Err(error @ RecorderError::TimedOut) => {
-                let known = RecorderCounts::get(&counts.written) + counts.dropped();
-                counts.write_failed.fetch_add(self.metrics.records_due().saturating_sub(known), Relaxed);
-                Ending { write_error: Some(error.to_string()), is_failing: true }
-            }
-            Err(error @ RecorderError::Searching) => {
-                let known = RecorderCounts::get(&counts.written) + counts.dropped();
-                self.recorder.drop_records(self.metrics.records_due().saturating_sub(known), RefusedReason::Full);
-                Ending { write_error: Some(error.to_string()), is_failing: true }
-            }
             Err(error @ RecorderError::Panicked) => return Err(TapError::Recorder(error.to_string())),
+            Err(error @ (RecorderError::TimedOut | RecorderError::Searching)) => {
+                let known = RecorderCounts::get(&counts.written) + counts.dropped();
+                let missing = self.metrics.records_due().saturating_sub(known);
+                if error == RecorderError::Searching {
+                    self.recorder.drop_records(missing, RefusedReason::Full);
+                } else {
+                    counts.write_failed.fetch_add(missing, Relaxed);
+                }
+                Ending { write_error: Some(error.to_string()), is_failing: true }
+            }
         };
         Ok(RecorderReport {
             written: RecorderCounts::get(&counts.written),
-            queue_full: RecorderCounts::get(counts.progress.queue_full()),
-            queue_bytes: RecorderCounts::get(counts.progress.queue_bytes()),
+            queue_full: RecorderCounts::get(&counts.progress.queue_full),
+            queue_bytes: RecorderCounts::get(&counts.progress.queue_bytes),
             write_failed: RecorderCounts::get(&counts.write_failed),
             broken: RecorderCounts::get(&counts.broken),
             ids_incomplete: RecorderCounts::get(&counts.ids_incomplete),

@@ -94,9 +94,9 @@ impl Assembler {
         choices.extend(missing.into_iter().map(|index| ObservedChoice { index, ..ObservedChoice::default() }));
         choices.sort_by_key(|choice| choice.index);
         // Counts of events may be those of all choices together.
-        let by_event: u64 = choices.iter().map(|choice| u64::from(choice.counts.so_far())).sum();
+        let by_event: u64 = choices.iter().map(|choice| u64::from(choice.counts.so_far)).sum();
         if observed.output_count().is_some_and(|count| u64::from(count) != by_event) {
-            choices.iter_mut().for_each(|choice| choice.counts.distrust());
+            choices.iter_mut().for_each(|choice| choice.counts.is_broken = true);
         }
         let alone = choices.len() == 1;
         let keeps_content = self.content.text || self.content.requests;

@@ -1,19 +1,11 @@
 //! Fields of a recorded request, read from its body without changing a byte of it.
 
-use std::{borrow::Cow, fmt, marker::PhantomData};
-
 use http::HeaderMap;
-use serde::{
-    Deserialize, Deserializer,
-    de::{Error as _, IgnoredAny, MapAccess, Visitor},
-};
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, value::RawValue};
 
-use super::{
-    echo::repeats_last_message,
-    event::{ids, is_object},
-    logprobs::RequestedLogprobs,
-};
+use super::{echo::repeats_last_message, event::ids, logprobs::RequestedLogprobs};
+use net::wire::RawObject;
 use recording::trace::Endpoint;
 use text::prompt::{BlockHasher, MediaHashes, may_hold_media};
 
@@ -49,182 +41,108 @@ const MAX_MISSING_PROMPTS: u32 = 1024;
 /// one could be a part of a secret that is not found any more, so that it is left out as a whole.
 pub(super) const MAX_NAME: usize = 256;
 
-/// Fields of a request that the recorder reads, in one pass. Raw values borrow from the body, so that
-/// their place in it is known.
-#[derive(Debug, Default)]
+/// Fields that engines read differently where they are there twice: such a body is not read.
+const ONCE: [&str; 11] = [
+    "model",
+    "stream",
+    "stream_options",
+    "return_token_ids",
+    "echo",
+    "n",
+    "prompt",
+    "messages",
+    "token_ids",
+    "sampling_params",
+    "use_beam_search",
+];
+
+/// Fields of a request that the recorder reads. Raw values borrow from the body, so that their place in it is known; `null` is absent, as for
+/// engines.
+#[derive(Debug)]
 pub(super) struct RequestFields<'a> {
     pub(super) model: Option<String>,
-    pub(super) stream: Option<&'a RawValue>,
-    pub(super) stream_options: Option<&'a RawValue>,
-    pub(super) return_token_ids: Option<&'a RawValue>,
-    pub(super) echo: Option<&'a RawValue>,
-    pub(super) n: Option<&'a RawValue>,
-    prompt: Option<&'a RawValue>,
-    messages: Option<&'a RawValue>,
-    /// The prompt of `/inference/v1/generate`, as ids.
-    token_ids: Option<&'a RawValue>,
-    sampling_params: Option<&'a RawValue>,
-    use_beam_search: Option<&'a RawValue>,
-    /// The values of [`LOGPROB_FIELDS`].
-    logprobs: [Option<&'a RawValue>; LOGPROB_FIELDS.len()],
-    /// The values of [`RECORDED_PARAMS`].
-    params: [Option<&'a RawValue>; RECORDED_PARAMS.len()],
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for RequestFields<'a> {
-    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
-        json.deserialize_map(FieldsSeed(PhantomData))
-    }
-}
-
-struct FieldsSeed<'a>(PhantomData<RequestFields<'a>>);
-
-impl<'de: 'a, 'a> Visitor<'de> for FieldsSeed<'a> {
-    type Value = RequestFields<'a>;
-
-    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("an object")
-    }
-
-    fn visit_map<M: MapAccess<'de>>(self, mut fields: M) -> Result<RequestFields<'a>, M::Error> {
-        #[derive(Deserialize)]
-        struct MemberName<'a>(#[serde(borrow)] Cow<'a, str>);
-        let mut requested = RequestFields::default();
-        let mut has_model = false;
-        while let Some(MemberName(name)) = fields.next_key::<MemberName<'_>>()? {
-            let param = RECORDED_PARAMS.iter().position(|known| *known == name);
-            let slot = match name.as_ref() {
-                "model" if !has_model => {
-                    has_model = true;
-                    requested.model = fields.next_value()?;
-                    continue;
-                }
-                "model" => return Err(M::Error::duplicate_field("model")),
-                "stream" => Some(&mut requested.stream),
-                "stream_options" => Some(&mut requested.stream_options),
-                "return_token_ids" => Some(&mut requested.return_token_ids),
-                "echo" => Some(&mut requested.echo),
-                "n" => Some(&mut requested.n),
-                "prompt" => Some(&mut requested.prompt),
-                "messages" => Some(&mut requested.messages),
-                "token_ids" => Some(&mut requested.token_ids),
-                "sampling_params" => Some(&mut requested.sampling_params),
-                "use_beam_search" => Some(&mut requested.use_beam_search),
-                name => {
-                    let place = LOGPROB_FIELDS.iter().position(|known| *known == name);
-                    place.and_then(|place| requested.logprobs.get_mut(place))
-                }
-            };
-            if slot.is_none() && param.is_none() {
-                fields.next_value::<IgnoredAny>()?;
-                continue;
-            }
-            let value: &RawValue = fields.next_value()?;
-            match slot {
-                Some(Some(_)) => return Err(M::Error::custom("a field twice")),
-                Some(slot) => *slot = given(value),
-                None => {}
-            }
-            if let Some(param) = param.and_then(|place| requested.params.get_mut(place)) {
-                *param = Some(value);
-            }
-        }
-        Ok(requested)
-    }
-}
-
-/// Treats `null` as absent, as engines do.
-fn given(value: &RawValue) -> Option<&RawValue> {
-    (value.get() != "null").then_some(value)
+    fields: RawObject<'a>,
 }
 
 impl<'a> RequestFields<'a> {
     /// Reads a body; `None` when it is not a JSON object (or names a field twice, which engines read differently).
     pub(super) fn read(body: &'a [u8]) -> Option<Self> {
-        is_object(body).then(|| serde_json::from_slice(body).ok()).flatten()
+        let fields = RawObject::read(body)?;
+        let is_clear = !ONCE.iter().chain(&LOGPROB_FIELDS).any(|name| fields.has_twice(name));
+        let model = fields.get("model").map(|model| serde_json::from_str(model.get())).transpose().ok()?;
+        is_clear.then_some(Self { model, fields })
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&'a RawValue> {
+        self.fields.get(name)
     }
 
     /// Returns true for `"stream": true`.
     pub(super) fn streams(&self) -> bool {
-        is(self.stream, "true")
+        is(self.get("stream"), "true")
     }
 
     /// Returns true if the client itself may want a usage event at the end of its stream.
     pub(super) fn wants_usage(&self) -> bool {
-        self.stream_options.is_some_and(|options| options.get().contains("include_usage"))
+        self.get("stream_options").is_some_and(|options| options.get().contains("include_usage"))
     }
 
     /// Returns true if the response is to repeat the prompt, or a chat's last message.
     pub(super) fn echoes(&self) -> bool {
-        self.echo.is_some() && !is(self.echo, "false")
-    }
-
-    pub(super) fn prompt(&self) -> Option<&'a RawValue> {
-        self.prompt
-    }
-
-    /// Returns the parameters that are recorded.
-    fn params(&self) -> Map<String, Value> {
-        let named = RECORDED_PARAMS.iter().zip(self.params);
-        named.filter_map(|(name, value)| recorded_param(name, value?)).collect()
+        self.get("echo").is_some_and(|echo| echo.get() != "false")
     }
 
     /// Returns the log probabilities that are requested.
     fn logprobs(&self, endpoint: Endpoint) -> RequestedLogprobs {
-        let names = LOGPROB_FIELDS.iter().zip(self.logprobs).chain(RECORDED_PARAMS.iter().zip(self.params));
-        let field = |wanted: &str| names.clone().find(|(name, _)| **name == wanted)?.1;
-        let wants_none = field("max_tokens").is_some_and(|most| most.get() == "0");
-        let only_prompt = endpoint == Endpoint::Completions && self.echoes() && wants_none;
         let echoes = endpoint == Endpoint::Completions && self.echoes();
-        RequestedLogprobs { only_prompt, echoes, ..RequestedLogprobs::read(endpoint, field) }
+        let only_prompt = echoes && is(self.get("max_tokens"), "0");
+        RequestedLogprobs { only_prompt, echoes, ..RequestedLogprobs::read(endpoint, |name| self.get(name)) }
     }
 
     /// Hashes the images, audio and video in its messages; `None` if there are none.
     pub(super) fn media(&self, hasher: &BlockHasher) -> Option<MediaHashes> {
-        let messages = self.messages.map(RawValue::get).filter(|messages| may_hold_media(messages))?;
+        let messages = self.get("messages").map(RawValue::get).filter(|messages| may_hold_media(messages))?;
         hasher.hash_media(&serde_json::from_str::<Vec<Value>>(messages).ok()?)
     }
 
     /// Returns the number of choices for each prompt.
     pub(super) fn choices_per_prompt(&self) -> u32 {
-        self.n.and_then(|n| n.get().parse().ok()).unwrap_or(1).max(1)
+        self.get("n").and_then(|n| n.get().parse().ok()).unwrap_or(1).max(1)
     }
 
     /// Returns the endpoint; `/invocations` takes chats and completions, which differ only in the body.
     fn endpoint(&self, target: RequestTarget<'_>) -> Endpoint {
         match target.path {
-            INVOCATIONS if self.messages.is_some() => Endpoint::Chat,
-            INVOCATIONS if self.prompt.is_some() => Endpoint::Completions,
+            INVOCATIONS if self.get("messages").is_some() => Endpoint::Chat,
+            INVOCATIONS if self.get("prompt").is_some() => Endpoint::Completions,
             _ => target.endpoint,
         }
     }
 
     /// Returns the parameters of a request that has them in `sampling_params`.
     fn sampling(&self, path: &str) -> Option<Self> {
-        self.sampling_params.filter(|_| path == TOKENS).and_then(|params| Self::read(params.get().as_bytes()))
+        let params = self.get("sampling_params").filter(|_| path == TOKENS)?;
+        Self::read(params.get().as_bytes())
     }
 
     /// Returns true for beam search, whose tokens are not streamed step by step.
     fn searches(&self) -> bool {
-        self.use_beam_search.is_some() && !is(self.use_beam_search, "false")
+        self.get("use_beam_search").is_some_and(|search| search.get() != "false")
     }
 
     /// Returns true if the prompt is scored: what the engine makes of a prompt is in its answer alone.
     fn scores_prompt(&self) -> bool {
-        let fields = LOGPROB_FIELDS.iter().zip(self.logprobs);
-        fields.into_iter().any(|(name, value)| *name == "prompt_logprobs" && value.and_then(given).is_some())
+        self.get("prompt_logprobs").is_some()
     }
 
     /// Returns true if any field requests log probabilities.
     fn wants_logprobs(&self) -> bool {
-        let place = RECORDED_PARAMS.iter().position(|name| *name == "logprobs");
-        let plain = place.and_then(|place| *self.params.get(place)?).and_then(given);
-        plain.is_some() || self.logprobs.iter().any(Option::is_some)
+        ["logprobs"].iter().chain(&LOGPROB_FIELDS).any(|name| self.get(name).is_some())
     }
 
     /// Returns the number of prompts: more than one in a list of texts, or of lists of ids.
     pub(super) fn prompts(&self) -> u32 {
-        let Some(prompt) = self.prompt else { return 1 };
+        let Some(prompt) = self.get("prompt") else { return 1 };
         let mut inner = prompt.get().bytes().filter(|byte| !byte.is_ascii_whitespace());
         if inner.next() != Some(b'[') || inner.next().is_some_and(|byte| byte.is_ascii_digit()) {
             return 1;
@@ -306,21 +224,21 @@ impl RequestFacts {
             wants_usage: requested.is_none_or(RequestFields::wants_usage),
             prompts: requested.filter(|_| endpoint == Endpoint::Completions).map_or(1, RequestFields::prompts),
             choices_per_prompt: shaped.map_or(1, RequestFields::choices_per_prompt),
-            params: shaped.map_or_else(|| recorded_params(body), RequestFields::params),
+            params: shaped.map_or_else(|| recorded_params(body), |requested| params(&requested.fields)),
             logprobs: shaped.map(|requested| requested.logprobs(endpoint)).unwrap_or_default(),
             client_id,
             exceeds_ids: requested.is_some_and(|requested| requested.searches() || requested.scores_prompt())
                 || sampling.as_ref().is_some_and(RequestFields::wants_logprobs),
-            prompt_ids: requested.filter(|_| target.path == TOKENS).and_then(|requested| ids(requested.token_ids)),
+            prompt_ids: requested
+                .filter(|_| target.path == TOKENS)
+                .and_then(|requested| ids(requested.get("token_ids"))),
             media: None,
             repeats_message: endpoint == Endpoint::Chat
                 && requested.is_some_and(RequestFields::echoes)
                 && repeats_last_message(body),
         }
     }
-}
 
-impl RequestFacts {
     /// Returns true for responses made of OpenAI's choices, whose ids may be requested.
     pub(super) fn has_choices(&self) -> bool {
         matches!(self.endpoint, None | Some(Endpoint::Chat | Endpoint::Completions))
@@ -343,11 +261,8 @@ impl RequestFacts {
 
     /// Returns the number of choices a response should have, bounded because no engine serves millions.
     pub(super) fn choices(&self) -> u32 {
-        if !self.has_choices() {
-            return 1;
-        }
         let most = self.prompts.clamp(MAX_MISSING_CHOICES, MAX_MISSING_PROMPTS);
-        self.prompts.saturating_mul(self.choices_per_prompt).min(most)
+        u32::try_from(self.requested_choices()).unwrap_or(u32::MAX).min(most)
     }
 
     /// Returns the number of choices that were requested.
@@ -361,15 +276,15 @@ impl RequestFacts {
 
 /// Reads the recorded parameters of a body that [`RequestFields`] cannot read.
 fn recorded_params(body: &[u8]) -> Map<String, Value> {
-    #[derive(Deserialize)]
-    struct RawFields<'a>(#[serde(borrow)] std::collections::HashMap<std::borrow::Cow<'a, str>, &'a RawValue>);
-    let Ok(RawFields(fields)) = serde_json::from_slice::<RawFields<'_>>(body) else { return Map::new() };
-    RECORDED_PARAMS.iter().filter_map(|name| recorded_param(name, fields.get(*name)?)).collect()
+    RawObject::read(body).map(|fields| params(&fields)).unwrap_or_default()
 }
 
-fn recorded_param(name: &str, value: &RawValue) -> Option<(String, Value)> {
-    let value: Value = serde_json::from_str(value.get()).ok()?;
-    (value.is_number() || value.is_boolean()).then(|| (name.to_owned(), value))
+fn params(fields: &RawObject<'_>) -> Map<String, Value> {
+    let recorded = |name: &&str| {
+        let value: Value = fields.value(name)?;
+        (value.is_number() || value.is_boolean()).then(|| ((*name).to_owned(), value))
+    };
+    RECORDED_PARAMS.iter().filter_map(recorded).collect()
 }
 
 #[cfg(test)]

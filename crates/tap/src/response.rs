@@ -9,7 +9,7 @@ use hyper::body::Body;
 use super::{
     amend::Added,
     amend::update_content_length,
-    body::{Copied, ProxyBody, Timed},
+    body::{Copied, ProxyBody},
     capabilities::Capabilities,
     event::StreamEvent,
     exchange::OpenExchange,
@@ -47,10 +47,12 @@ pub(super) async fn recorded(
     exchange.status(response.status().as_u16());
     let is_error = response.status().is_client_error() || response.status().is_server_error();
     let refusal = is_error.then(|| Refusal::new(response.headers()));
-    if is_error && generates(&mut exchange) {
-        exchange.forget_copy();
+    if is_error && generates(&exchange) {
+        if !exchange.is_for_cassette() {
+            exchange.observed.capture = None;
+        }
     } else {
-        exchange.forget_request();
+        exchange.observed.request = None;
     }
     let is_readable = !response.headers().contains_key(header::CONTENT_ENCODING);
     match exchange.capture() {
@@ -67,7 +69,7 @@ pub(super) async fn recorded(
     let response = response.map(|body| Relayed::untouched(body).within(idle));
     match kind {
         ResponseKind::Events => response.map(|body| stream(body, exchange, added, capabilities)),
-        ResponseKind::Json if is_success && is_gathered(&mut exchange, &added) => {
+        ResponseKind::Json if is_success && is_gathered(&exchange, &added) => {
             whole_answer(response, exchange, added).await
         }
         ResponseKind::Json if is_success => response.map(|body| copied(body, Copied::new(exchange).decoded())),
@@ -75,20 +77,19 @@ pub(super) async fn recorded(
             response.map(|body| copied(body, Copied::new(exchange).refused_as(refusal)))
         }
         ResponseKind::Json | ResponseKind::Other | ResponseKind::Unreadable => {
-            response.map(|body| unread(body, exchange, refusal))
+            response.map(|body| copied(body, Copied::unread(exchange).refused_as(refusal)))
         }
     }
 }
 
-fn generates(exchange: &mut OpenExchange) -> bool {
-    exchange.observed().is_some_and(|observed| observed.facts.endpoint.is_some_and(Endpoint::generates))
+fn generates(exchange: &OpenExchange) -> bool {
+    exchange.observed.facts.endpoint.is_some_and(Endpoint::generates)
 }
 
 /// Checks whether a successful JSON response is received whole before it is passed on. A cassette records the body as it came;
 /// if nothing has to be restored, it passes piece by piece.
-fn is_gathered(exchange: &mut OpenExchange, added: &Added) -> bool {
-    let has_choices = exchange.observed().is_some_and(|observed| observed.facts.has_choices());
-    has_choices && (added.any() || !exchange.is_for_cassette())
+fn is_gathered(exchange: &OpenExchange, added: &Added) -> bool {
+    exchange.observed.facts.has_choices() && (added.any() || !exchange.is_for_cassette())
 }
 
 /// Ends an exchange whose response has no body.
@@ -96,10 +97,8 @@ fn end_without_body(mut exchange: OpenExchange, refusal: Option<Refusal>) {
     if let Some(capture) = exchange.capture() {
         capture.body(Bytes::new());
     }
-    exchange.unread();
-    if let Some(refusal) = refusal {
-        exchange.refused(refusal);
-    }
+    exchange.observed.unread = true;
+    exchange.observed.refusal = refusal;
     exchange.end_of_answer();
 }
 
@@ -110,25 +109,17 @@ fn stream(
     added: Added,
     capabilities: Arc<Capabilities>,
 ) -> ProxyBody {
-    exchange.streams();
-    if !generates(&mut exchange) {
-        exchange.unread();
-    }
+    exchange.observed.facts.stream = true;
+    exchange.observed.unread |= !generates(&exchange);
     let completions = exchange.completions();
     let stream = ObservedStream::new(body, exchange, added, capabilities);
     ProxyBody::ObservedStream(Box::new(Completed::new(stream, completions)))
 }
 
-/// Builds a body that is copied as it passes.
+/// Builds a body that is recorded once it has passed.
 fn copied(body: Relayed<TapResponseBody>, copied: Copied) -> ProxyBody {
     let completions = copied.completions();
     ProxyBody::Copied(Box::new(Completed::new(Observed::new(body, copied), completions)))
-}
-
-/// Builds a body of which only the times are recorded, and the error if it is one.
-fn unread(body: Relayed<TapResponseBody>, mut exchange: OpenExchange, refusal: Option<Refusal>) -> ProxyBody {
-    exchange.unread();
-    ProxyBody::Timed(Observed::new(body, Timed::new(exchange, refusal)))
 }
 
 /// Receives a JSON response whole, because the ids can be taken out and `content-length` corrected only then. One over the
@@ -139,13 +130,13 @@ async fn whole_answer(
     added: Added,
 ) -> Response<ProxyBody> {
     let (mut parts, body) = response.into_parts();
-    let ReceivedBody { bytes, trailers } = match gather(body, &exchange.bodies()).await {
+    let ReceivedBody { bytes, trailers } = match gather(body, &exchange.shared.bodies).await {
         Gathered::Whole(body) => body,
         Gathered::TooLarge(body) | Gathered::TooMuch(body) => {
             if let Some(capture) = exchange.capture() {
                 capture.lose();
             }
-            return Response::from_parts(parts, unread(body, exchange, None));
+            return Response::from_parts(parts, copied(body, Copied::unread(exchange)));
         }
         Gathered::Broken(BodyError::Idle(limit)) => {
             exchange.end(Outcome::TimedOut);
@@ -158,8 +149,8 @@ async fn whole_answer(
     };
     let at = exchange.elapsed();
     let parsed = StreamEvent::read(&bytes);
-    if let (Some(parsed), Some(observed)) = (&parsed, exchange.observed()) {
-        observed.observe_response(parsed, at);
+    if let Some(parsed) = &parsed {
+        exchange.observed.observe_response(parsed, at);
     }
     let restored = parsed.as_ref().filter(|_| added.any()).and_then(|parsed| restore_answer(&bytes, parsed, &added));
     drop(parsed);

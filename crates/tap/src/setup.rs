@@ -219,18 +219,13 @@ pub struct UpstreamRoute {
     pub upstream: UpstreamUrl,
 }
 
-impl UpstreamRoute {
+impl UpstreamSelector {
     /// Returns the name of an upstream that requests name.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
-        match &self.selector {
-            Some(UpstreamSelector::Name(name)) => Some(name),
-            Some(UpstreamSelector::Path(_) | UpstreamSelector::Model(_)) | None => None,
-        }
+        if let Self::Name(name) = self { Some(name) } else { None }
     }
-}
 
-impl UpstreamSelector {
     /// Returns the length of this prefix if the path is under it; `None` if not, or for a model's selector.
     pub(super) fn takes_path(&self, path: &str) -> Option<usize> {
         let Self::Path(prefix) = self else { return None };

@@ -9,13 +9,12 @@ use tokio::time::Instant;
 
 use super::{
     RecorderReport, Setup, TapError,
-    assemble::Assembler,
     capabilities::Capabilities,
     gather::{Bodies, MAX_BODIES},
     metrics::TapMetrics,
     observed_choice::KeptContent,
     observed_exchange::ObservedExchange,
-    recorder::{RecorderConfig, TraceRecorder},
+    recorder::TraceRecorder,
 };
 use recording::capture::{CaptureLimits, Captures};
 
@@ -49,16 +48,12 @@ impl SharedState {
         let responses = setup.config.record_tokens && setup.permutation.is_none();
         let keeps = KeptContent { text: setup.content.text, logprobs: setup.content.logprobs, responses };
         let recorder = match are_in_trace {
-            true => Some(TraceRecorder::start(recorder_config(setup, engine), Arc::clone(&metrics))?),
+            true => Some(TraceRecorder::start(setup, engine, Arc::clone(&metrics))?),
             false => None,
         };
-        Ok(Self::new(recorder, metrics, keeps))
-    }
-
-    fn new(recorder: Option<TraceRecorder>, metrics: Arc<TapMetrics>, keeps: KeptContent) -> Self {
-        let (captures, cutting) = (Arc::new(Captures::new(COPIES)), AtomicBool::new(false));
+        let captures = Arc::new(Captures::new(COPIES));
         let bodies = Arc::new(Bodies::new(MAX_BODIES));
-        Self { recorder, metrics, zero: Instant::now(), keeps, captures, bodies, cutting }
+        Ok(Self { recorder, metrics, zero: Instant::now(), keeps, captures, bodies, cutting: AtomicBool::new(false) })
     }
 
     pub(super) fn submit(&self, observed: Box<ObservedExchange>) {
@@ -87,31 +82,5 @@ impl SharedState {
     /// Returns true once dropped exchanges are cut by the tap.
     pub(super) fn is_cutting(&self) -> bool {
         self.cutting.load(Ordering::Relaxed)
-    }
-}
-
-fn recorder_config(setup: &Setup, engine: Arc<Capabilities>) -> RecorderConfig {
-    let mut meta = setup.meta();
-    if let Some(facts) = engine.facts() {
-        facts.complete(&mut meta);
-    }
-    let config = setup.config.clone();
-    let assembler = Assembler {
-        hasher: setup.hasher(),
-        record_tokens: config.record_tokens,
-        tokenizer: config.tokenizer,
-        content: setup.content.clone(),
-        permutation: setup.permutation.clone(),
-    };
-    RecorderConfig {
-        path: config.trace_out,
-        create: config.create,
-        limits: setup.limits,
-        start_without_file: setup.start_without_file,
-        meta,
-        engine,
-        assembler,
-        hook: setup.hook.clone(),
-        discards: setup.discards,
     }
 }

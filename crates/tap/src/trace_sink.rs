@@ -17,7 +17,7 @@ use serde_json::{Map, json};
 use tokio::time::Instant;
 
 use super::{
-    RecordHook,
+    RecordHook, Setup,
     assemble::Assembler,
     capabilities::Capabilities,
     counts::RecorderCounts,
@@ -61,6 +61,7 @@ pub(super) struct TraceSink {
     /// Pause after the next failure.
     retry_pause: Duration,
     error: Option<String>,
+    /// Sees each record before it is written.
     hook: Option<RecordHook>,
     /// Records are written to no file.
     discards: bool,
@@ -79,20 +80,17 @@ pub(super) struct Ending {
 impl TraceSink {
     /// Creates a sink that writes to `parts`; `error` is the reason if no file could be opened yet.
     pub(super) fn new(
-        parts: TraceParts,
-        error: Option<String>,
-        assembler: Assembler,
+        setup: &Setup,
+        (parts, error): (TraceParts, Option<String>),
         engine: Arc<Capabilities>,
         metrics: Arc<TapMetrics>,
         rotate: Arc<AtomicBool>,
     ) -> Self {
-        let (failing, repairing) = (RateLimitedLog::default(), RateLimitedLog::default());
-        let meta_is_complete = engine.has_answered();
         Self {
             parts,
-            assembler: Arc::new(assembler),
+            assembler: Arc::new(Assembler::new(setup)),
+            meta_is_complete: engine.has_answered(),
             engine,
-            meta_is_complete,
             has_waited: false,
             metrics,
             rotate,
@@ -101,17 +99,11 @@ impl TraceSink {
             retry_at: Instant::now() + RETRY_FIRST,
             retry_pause: RETRY_FIRST,
             error,
-            hook: None,
-            discards: false,
-            failing,
-            repairing,
+            hook: setup.hook.clone(),
+            discards: setup.discards,
+            failing: RateLimitedLog::default(),
+            repairing: RateLimitedLog::default(),
         }
-    }
-
-    /// Shows each record to `hook` first, and writes none if it `discards` them.
-    pub(super) fn seen_by(mut self, hook: Option<RecordHook>, discards: bool) -> Self {
-        (self.hook, self.discards) = (hook, discards);
-        self
     }
 
     /// Completes the first line with the engine's facts. Waits for them once, because an engine that has answered a request answers that too.

@@ -27,9 +27,11 @@ pub(super) struct UpstreamSite {
 
 #[derive(Debug)]
 pub(super) struct Upstreams {
-    main: UpstreamSite,
+    /// That of all requests that no other one takes.
+    pub(super) main: UpstreamSite,
     further: Vec<UpstreamSite>,
-    by_model: bool,
+    /// Requests may be routed by their model.
+    pub(super) by_model: bool,
 }
 
 impl Upstreams {
@@ -56,17 +58,8 @@ impl Upstreams {
         Self { main: self.main.apart(), further, by_model: self.by_model }
     }
 
-    pub(super) fn main(&self) -> &UpstreamSite {
-        &self.main
-    }
-
     pub(super) fn all(&self) -> impl Iterator<Item = &UpstreamSite> {
         std::iter::once(&self.main).chain(&self.further)
-    }
-
-    /// Returns true if requests may be routed by their model.
-    pub(super) fn are_by_model(&self) -> bool {
-        self.by_model
     }
 
     /// Finds the upstream of a path: the longest prefix wins.
@@ -87,14 +80,11 @@ impl Upstreams {
     }
 
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.further.iter().filter_map(|site| match &site.selector {
-            Some(UpstreamSelector::Name(name)) => Some(name.as_str()),
-            Some(UpstreamSelector::Path(_) | UpstreamSelector::Model(_)) | None => None,
-        })
+        self.further.iter().filter_map(|site| site.selector.as_ref()?.name())
     }
 
     fn named(&self, name: &str) -> Option<&UpstreamSite> {
-        self.further.iter().find(|site| matches!(&site.selector, Some(UpstreamSelector::Name(known)) if known == name))
+        self.further.iter().find(|site| site.selector.as_ref().and_then(UpstreamSelector::name) == Some(name))
     }
 
     /// Finds the upstream of a request: by its path, else by its model, else the default one.

@@ -25,7 +25,7 @@ use crate::{
     },
     net::upstream::NamedEndpoint,
     recording::{
-        canonical::{self, Volatile},
+        canonical,
         cassette::{self, Cassette, Header, Keep, Redact, WriteMode},
         redaction::Redactor,
     },
@@ -281,7 +281,7 @@ fn rules(args: &CassetteArgs) -> canonical::CanonicalRules {
         scrubs: args.scrub.clone(),
         headers: args.match_header.iter().map(|name| name.to_ascii_lowercase()).collect(),
         ignored_parameters: args.ignore_query.clone(),
-        volatile: if args.no_default_ignores { Volatile::Kept } else { Volatile::Ignored },
+        counts_volatile: args.no_default_ignores,
         form: args.canonical,
         joins_texts: false,
         counts_tool_descriptions: false,

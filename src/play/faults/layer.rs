@@ -187,7 +187,7 @@ impl FaultedRequest {
             match self.set.admit(it) {
                 Some(Ok((ticket, left))) => {
                     self.tickets.push(ticket);
-                    self.quota_headers.extend(left.headers);
+                    self.quota_headers.extend(left);
                 }
                 Some(Err((refusal, line))) => {
                     tracing::info!("fault: --fault '{line}'");

@@ -29,6 +29,12 @@ impl<'a> RawObject<'a> {
         last.filter(|value| value.get() != "null")
     }
 
+    /// Returns true if a field is there more than once, null or not.
+    #[must_use]
+    pub fn has_twice(&self, name: &str) -> bool {
+        self.0.iter().filter(|(known, _)| known == name).nth(1).is_some()
+    }
+
     /// A field's value; `None` where it has another type.
     #[must_use]
     pub fn value<T: Deserialize<'a>>(&self, name: &str) -> Option<T> {

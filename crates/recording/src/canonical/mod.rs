@@ -82,24 +82,14 @@ pub struct CanonicalRules {
     pub headers: Vec<String>,
     /// Parameters of the query that do not count.
     pub ignored_parameters: Vec<String>,
-    /// Treatment of volatile fields.
-    pub volatile: Volatile,
+    /// Volatile fields, which do not change an answer's content, count as all others.
+    pub counts_volatile: bool,
     /// Normalisation of neutral values and of the spellings of arguments.
     pub form: Normalisation,
     /// A message whose content is texts in parts equals one with the joined text, and an explicit type equals none.
     pub joins_texts: bool,
     /// The descriptions of tools themselves count; those within their schemas count in no case but [`Normalisation::Strict`].
     pub counts_tool_descriptions: bool,
-}
-
-/// Treatment of [volatile](CanonicalRules::volatile) fields.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Volatile {
-    /// They are left out.
-    #[default]
-    Ignored,
-    /// They count as all others.
-    Kept,
 }
 
 /// Extent of the normalisation.
@@ -229,7 +219,7 @@ impl CanonicalRules {
 
     /// Everything of the canonical form but the names of ids and the spelling of numbers.
     fn even(&self, boundary: &str, body: &mut Value) {
-        let is_volatile = boundary.starts_with("llm:") && self.volatile == Volatile::Ignored;
+        let is_volatile = boundary.starts_with("llm:") && !self.counts_volatile;
         if let Some(fields) = body.as_object_mut().filter(|_| is_volatile) {
             fields.retain(|name, _| !VOLATILE.contains(&name.as_str()));
         }

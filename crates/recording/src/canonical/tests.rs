@@ -102,7 +102,7 @@ fn rules_add_to_what_is_ignored() {
     assert_eq!(call("/x", &tenant("a"), &rules), call("/x", &tenant("b"), &rules));
     let streamed = json!({"model": "m", "stream": true});
     assert_ne!(
-        with(&CanonicalRules { volatile: Volatile::Kept, ..CanonicalRules::default() }, &streamed).body(),
+        with(&CanonicalRules { counts_volatile: true, ..CanonicalRules::default() }, &streamed).body(),
         identify(&streamed).body()
     );
     let neutral = json!({"model": "m", "n": 1, "x": null});

@@ -102,14 +102,7 @@ pub(super) fn write_new_blobs<'a>(
 
 /// The bodies and texts of a record that are files of their own, with their names.
 fn blobs<'r>(record: &'r CassetteRecord, seen: &mut HashSet<usize>) -> Vec<(String, Cow<'r, [u8]>)> {
-    let answered = match &record.answer.content {
-        AnswerContent::Bytes(bytes) => Some(bytes.as_slice()),
-        AnswerContent::Empty
-        | AnswerContent::Choices { .. }
-        | AnswerContent::Json(_)
-        | AnswerContent::Events(_)
-        | AnswerContent::Text(_) => None,
-    };
+    let answered = if let AnswerContent::Bytes(bytes) = &record.answer.content { Some(bytes.as_slice()) } else { None };
     let bodies = record.raw.as_deref().into_iter().chain(answered);
     let bodies = bodies.filter_map(|bytes| Some((name_of(bytes)?, Cow::Borrowed(bytes))));
     let bytes = |text: Cow<'r, str>| match text {

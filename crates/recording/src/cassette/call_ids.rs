@@ -86,14 +86,9 @@ impl Numbered {
     }
 
     fn fill(&mut self, answer: &mut RecordedAnswer) {
-        let mut is_any_without = false;
-        for_calls(answer, &mut |call, key| match sent(call, key) {
-            Some(id) => self.count(Some(id)),
-            None => is_any_without = true,
+        for_calls(answer, &mut |call, key| {
+            sent(call, key).into_iter().for_each(|id| self.count(Some(id)));
         });
-        if !is_any_without {
-            return;
-        }
         for_calls(answer, &mut |call, key| {
             if sent(call, key).is_none() && !call.contains_key("function") {
                 self.last = self.last.saturating_add(1);
@@ -150,11 +145,7 @@ fn for_calls(answer: &mut RecordedAnswer, show: &mut dyn FnMut(&mut Map<String, 
                 calls.for_each(|call| show(call, key));
             }
         }
-        AnswerContent::Json(_)
-        | AnswerContent::Empty
-        | AnswerContent::Events(_)
-        | AnswerContent::Text(_)
-        | AnswerContent::Bytes(_) => {}
+        _ => {}
     }
 }
 

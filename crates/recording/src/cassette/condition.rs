@@ -71,19 +71,11 @@ pub struct MessageScope {
 impl MessageScope {
     /// Reads `role` and `message` beside other conditions.
     pub(super) fn read(fields: &Map<String, Value>) -> Result<Self, (&'static str, String)> {
-        let roles = match fields.get(ROLE) {
-            None => Vec::new(),
-            Some(value) => {
-                let roles =
-                    names(value).ok_or_else(|| (ROLE, format!("`match.role` is one of {}", ROLES.join(", "))))?;
-                match roles.iter().find(|role| !ROLES.contains(&role.as_str())) {
-                    Some(role) => {
-                        return Err((ROLE, format!("`match.role`: `{role}` is none of {}", ROLES.join(", "))));
-                    }
-                    None => roles,
-                }
-            }
-        };
+        let wrong = || (ROLE, format!("`match.role` is one of {}", ROLES.join(", ")));
+        let roles = fields.get(ROLE).map(|value| names(value).ok_or_else(wrong)).transpose()?.unwrap_or_default();
+        if let Some(role) = roles.iter().find(|role| !ROLES.contains(&role.as_str())) {
+            return Err((ROLE, format!("`match.role`: `{role}` is none of {}", ROLES.join(", "))));
+        }
         let any = match fields.get(MESSAGE).map(Value::as_str) {
             None | Some(Some("last")) => false,
             Some(Some("any")) => true,
@@ -161,7 +153,10 @@ pub(super) fn of_key(key: &str, value: &Value) -> Result<Vec<Condition>, String>
             let fields = fields.ok_or_else(|| needs("a map of headers to values, such as {x-tenant: acme}"))?;
             fields.iter().map(header).collect::<Result<_, String>>()?
         }
-        "nth" => vec![Condition::Nth(counts(value).ok_or_else(|| needs("a number from 1 on, or a list of them"))?)],
+        "nth" => {
+            let counts = one_or_more(value, |count| count.as_u64().filter(|count| *count > 0));
+            vec![Condition::Nth(counts.ok_or_else(|| needs("a number from 1 on, or a list of them"))?)]
+        }
         "when" => {
             let text = value.as_str().ok_or_else(|| needs("an expression, such as messages|length > 2"))?;
             template::check_expression(text).map_err(|error| format!("`match.when`: {error}"))?;
@@ -193,21 +188,15 @@ fn header((name, value): (&String, &Value)) -> Result<Condition, String> {
     Ok(Condition::Header(name.to_ascii_lowercase(), test))
 }
 
-fn names(value: &Value) -> Option<Vec<String>> {
-    match value {
-        Value::String(name) if !name.is_empty() => Some(vec![name.clone()]),
-        Value::Array(list) if !list.is_empty() => {
-            list.iter().map(|name| name.as_str().filter(|name| !name.is_empty()).map(str::to_owned)).collect()
-        }
-        _ => None,
-    }
+/// Reads a text, or a list of texts; `None` where one is empty.
+pub(super) fn names(value: &Value) -> Option<Vec<String>> {
+    one_or_more(value, |name| name.as_str().filter(|name| !name.is_empty()).map(str::to_owned))
 }
 
-fn counts(value: &Value) -> Option<Vec<u64>> {
-    let one = |count: &Value| count.as_u64().filter(|count| *count > 0);
+fn one_or_more<T>(value: &Value, read: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
     match value {
-        Value::Array(list) if !list.is_empty() => list.iter().map(one).collect(),
-        count => one(count).map(|count| vec![count]),
+        Value::Array(list) if !list.is_empty() => list.iter().map(read).collect(),
+        one => read(one).map(|one| vec![one]),
     }
 }
 
@@ -217,12 +206,7 @@ type OfText<'f> = &'f dyn Fn(Option<FieldPath>, &str) -> Result<Condition, Strin
 fn texts(key: &str, value: &Value, condition: OfText<'_>) -> Result<Vec<Condition>, String> {
     let wrong = || format!("`match.{key}` has to be a text, a list of texts, or a map of fields to them");
     let all = |at: Option<FieldPath>, value: &Value| -> Result<Vec<Condition>, String> {
-        let one =
-            |text: &Value| condition(at.clone(), text.as_str().filter(|text| !text.is_empty()).ok_or_else(wrong)?);
-        match value {
-            Value::Array(list) if !list.is_empty() => list.iter().map(one).collect(),
-            text => one(text).map(|condition| vec![condition]),
-        }
+        names(value).ok_or_else(wrong)?.iter().map(|text| condition(at.clone(), text)).collect()
     };
     match value {
         Value::Object(fields) if !fields.is_empty() => {

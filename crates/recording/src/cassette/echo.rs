@@ -27,11 +27,7 @@ pub(super) fn echo(answer: &RecordedAnswer, how: Echo) -> Option<Vec<Value>> {
             (None, Some(items)) => of_response(items, how),
             _ => None,
         },
-        AnswerContent::Json(_)
-        | AnswerContent::Empty
-        | AnswerContent::Events(_)
-        | AnswerContent::Text(_)
-        | AnswerContent::Bytes(_) => None,
+        _ => None,
     }
 }
 

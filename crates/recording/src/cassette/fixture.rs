@@ -56,10 +56,7 @@ impl Fixture {
         Self::read(record.body.get(MATCH)?).ok()
     }
 
-    /// Reads conditions as a file shows them.
-    ///
-    /// # Errors
-    /// The first thing that is wrong.
+    /// Reads conditions as a file shows them; else finds the first thing that is wrong.
     pub(crate) fn read(shown: &Value) -> Result<Self, FixtureError> {
         let wrong = |key: &str, message: String| FixtureError { key: key.to_owned(), message };
         let fields = match shown {

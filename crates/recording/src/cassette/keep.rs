@@ -59,13 +59,9 @@ impl Keep {
         }
         match &mut answer.content {
             AnswerContent::Choices { choices, .. } => {
-                for choice in choices {
-                    as_value(choice, strip);
-                }
+                choices.iter_mut().for_each(|choice| _ = as_value(choice, strip));
             }
-            AnswerContent::Json(value) => {
-                strip(value);
-            }
+            AnswerContent::Json(value) => _ = strip(value),
             AnswerContent::Events(events) => events.iter_mut().for_each(|event| strip_data(&mut event.data)),
             AnswerContent::Text(text) => strip_text(text),
             AnswerContent::Empty | AnswerContent::Bytes(_) => {}
@@ -79,9 +75,7 @@ impl Keep {
 fn strip_data(data: &mut Value) {
     match data {
         Value::String(text) => strip_text(text),
-        data => {
-            strip(data);
-        }
+        data => _ = strip(data),
     }
 }
 

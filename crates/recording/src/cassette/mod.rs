@@ -71,7 +71,8 @@ pub use self::{
     names::shown_by_order,
     partial::{remove_unfinished, rewrite},
     record::{
-        AnswerContent, CassetteRecord, Echo, PlannedFault, RecordedAnswer, SseEvent, TransportFault, ValueSource,
+        AnswerContent, BreakForm, CassetteRecord, Echo, PlannedFault, RecordedAnswer, SseEvent, TransportFault,
+        ValueSource,
     },
     side::{RecordTokens, RecordingRun, last_run, read_file as read_beside, sidecar_of, timing_of},
     verdict::{GuardVerdict, UnsafeWhen, VerdictKind},

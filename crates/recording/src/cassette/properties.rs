@@ -56,7 +56,7 @@ fn answer() -> impl Strategy<Value = RecordedAnswer> {
             status,
             headers: vec![("x-a".to_owned(), header.clone()), ("x-a".to_owned(), header)],
             content,
-            fault: fault.map(|after_events| TransportFault::Reset { after_events }),
+            fault: fault.map(TransportFault::reset),
             planned: None,
             made: None,
         }

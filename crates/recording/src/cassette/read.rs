@@ -14,7 +14,8 @@ use super::{
     made::{self, MadeAnswer},
     moments::{Moment, Sidecar, Times},
     record::{
-        AnswerContent, CassetteRecord, Echo, PlannedFault, RecordedAnswer, SseEvent, TransportFault, ValueSource,
+        AnswerContent, BreakForm, CassetteRecord, Echo, PlannedFault, RecordedAnswer, SseEvent, TransportFault,
+        ValueSource,
     },
 };
 use crate::{
@@ -235,7 +236,9 @@ fn answer(node: &YamlNode, unknown: &mut Vec<(usize, String)>) -> Result<Recorde
     answer.content = bodies.pop().unwrap_or_default();
     answer.made = made_beside(&answer.content, node)?;
     if let Some((line, text)) = fault {
-        answer.fault = TransportFault::named(&text, usize::try_from(after_events).unwrap_or(usize::MAX));
+        let after_events = usize::try_from(after_events).unwrap_or(usize::MAX);
+        let form = BreakForm::ALL.into_iter().find(|form| form.name() == text);
+        answer.fault = form.map(|form| TransportFault { form, after_events });
         answer.planned = answer.fault.is_none().then_some(PlannedFault { line, text });
     }
     Ok(answer)

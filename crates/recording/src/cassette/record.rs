@@ -183,47 +183,31 @@ pub struct SseEvent {
 
 /// Transport failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TransportFault {
-    /// The connection is reset after so many events.
-    Reset {
-        /// Events before it; 0 for before the head.
-        after_events: usize,
-    },
-    /// The stream ends properly after so many events, without an event that marks its end.
-    Truncate {
-        /// Events before it.
-        after_events: usize,
-    },
-    /// Nothing more comes after so many events, and the connection stays open.
-    Stall {
-        /// Events before it.
-        after_events: usize,
-    },
+pub struct TransportFault {
+    /// What happens.
+    pub form: BreakForm,
+    /// Events before it; 0 for before the head.
+    pub after_events: usize,
+}
+
+base::named! {
+    /// What happens to a connection in place of the rest of an answer.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum BreakForm {
+        /// It is reset.
+        Reset = "reset",
+        /// The stream ends properly, without an event that marks its end.
+        Truncate = "truncate",
+        /// Nothing more comes, and it stays open.
+        Stall = "stall",
+    }
 }
 
 impl TransportFault {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Reset { .. } => "reset",
-            Self::Truncate { .. } => "truncate",
-            Self::Stall { .. } => "stall",
-        }
-    }
-
-    /// Events before it.
+    /// A reset after so many events.
     #[must_use]
-    pub fn after_events(self) -> usize {
-        let (Self::Reset { after_events } | Self::Truncate { after_events } | Self::Stall { after_events }) = self;
-        after_events
-    }
-
-    pub(super) fn named(name: &str, after_events: usize) -> Option<Self> {
-        Some(match name {
-            "reset" => Self::Reset { after_events },
-            "truncate" => Self::Truncate { after_events },
-            "stall" => Self::Stall { after_events },
-            _ => return None,
-        })
+    pub const fn reset(after_events: usize) -> Self {
+        Self { form: BreakForm::Reset, after_events }
     }
 }
 
@@ -276,7 +260,7 @@ impl CassetteRecord {
     /// The record, whose answer breaks off after what was recorded of it.
     #[must_use]
     pub fn broken_off(&self) -> Self {
-        let fault = Some(TransportFault::Reset { after_events: usize::MAX });
+        let fault = Some(TransportFault::reset(usize::MAX));
         Self { answer: RecordedAnswer { fault, ..self.answer.clone() }, ..self.clone() }
     }
 
@@ -293,11 +277,7 @@ impl CassetteRecord {
         let body = memory(self.body.fields()) + new.map(memory).sum::<usize>();
         let answer = match &self.answer.content {
             AnswerContent::Bytes(bytes) => bytes.len(),
-            AnswerContent::Empty
-            | AnswerContent::Choices { .. }
-            | AnswerContent::Json(_)
-            | AnswerContent::Events(_)
-            | AnswerContent::Text(_) => memory(&self.answer.shown()),
+            _ => memory(&self.answer.shown()),
         };
         size_of::<Self>() + body + self.raw.as_ref().map_or(0, Vec::len) + answer
     }

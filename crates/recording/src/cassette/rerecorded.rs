@@ -22,7 +22,7 @@ use super::{
 };
 use crate::canonical::{
     CanonicalKey, CanonicalProgress, CanonicalRules, ConversationStart, Normalisation, RequestParts, SharedBody,
-    SharedList, Volatile, renamed, visit_ids,
+    SharedList, renamed, visit_ids,
 };
 
 /// Ways to find a record by its place or its number, which the order of requests gives.
@@ -41,7 +41,7 @@ pub(super) fn arrange(
 ) -> (Vec<CassetteRecord>, HashMap<u64, u64>) {
     let loose = loose(header);
     let exact = CanonicalRules {
-        volatile: Volatile::Kept,
+        counts_volatile: true,
         form: Normalisation::Strict,
         counts_tool_descriptions: true,
         ..loose.clone()

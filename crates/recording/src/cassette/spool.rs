@@ -9,6 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::storage::folder_of;
+
 /// A text that only grows, and is read as a whole.
 #[derive(Debug)]
 pub(super) struct Spool {
@@ -23,9 +25,7 @@ pub(super) struct Spool {
 
 impl Spool {
     pub(super) fn beside(cassette: &Path) -> Self {
-        let folder = cassette.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = folder.unwrap_or(Path::new(".")).to_owned();
-        Self { folder, file: None, length: 0, pending: String::new() }
+        Self { folder: folder_of(cassette).to_owned(), file: None, length: 0, pending: String::new() }
     }
 
     pub(super) fn push(&mut self, text: &str) {

@@ -374,7 +374,7 @@ records:
     for (a, b) in cassette.records.iter().zip(&reread.records) {
         assert_eq!((&a.answer, &a.body, &a.path), (&b.answer, &b.body, &b.path), "{again}");
     }
-    assert_eq!(cassette.records[1].answer.fault, Some(TransportFault::Reset { after_events: 3 }));
+    assert_eq!(cassette.records[1].answer.fault, Some(TransportFault::reset(3)));
     assert_eq!(cassette.records[0].answer.headers.len(), 3);
     assert_eq!(cassette.records[2].answer.content, AnswerContent::Bytes(vec![0, 1, 2]));
 }

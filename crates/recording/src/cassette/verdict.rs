@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::error::Wrong;
+use super::{condition::names, error::Wrong};
 use crate::{canonical::TextPattern, yaml::YamlEntry};
 
 /// A verdict on what a request holds.
@@ -37,68 +37,36 @@ pub struct UnsafeWhen {
     pub seed: u64,
 }
 
-/// The words of a verdict.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum VerdictKind {
-    /// `safe`, or `unsafe` and a line of categories.
-    LlamaGuard,
-    /// `Yes` for a violation, `No`.
-    ShieldGemma,
-    /// `<score> yes </score>` for a risk, `no`.
-    GraniteGuardian,
-    /// `Safety: Unsafe`, `Categories: …`.
-    Qwen3Guard,
-    /// JSON with `User Safety`, `Response Safety` and `Safety Categories`.
-    NemoguardContentSafety,
-    /// `on-topic`, `off-topic`.
-    NemoguardTopicControl,
-    /// NeMo Guardrails' self checks: `Yes` where it should be blocked, `No`.
-    SelfCheck,
-    /// `POST /v1/moderations`.
-    OpenaiModeration,
-    /// `Yes`, `No`, with the probabilities of both.
-    YesNo,
-    /// `/classify`.
-    Classify,
-    /// `/score`.
-    Score,
-    /// `/v1/embeddings`.
-    Embedding,
+base::named! {
+    /// The words of a verdict.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum VerdictKind {
+        /// `safe`, or `unsafe` and a line of categories.
+        LlamaGuard = "llama-guard",
+        /// `Yes` for a violation, `No`.
+        ShieldGemma = "shieldgemma",
+        /// `<score> yes </score>` for a risk, `no`.
+        GraniteGuardian = "granite-guardian",
+        /// `Safety: Unsafe`, `Categories: …`.
+        Qwen3Guard = "qwen3guard",
+        /// JSON with `User Safety`, `Response Safety` and `Safety Categories`.
+        NemoguardContentSafety = "nemoguard-content-safety",
+        /// `on-topic`, `off-topic`.
+        NemoguardTopicControl = "nemoguard-topic-control",
+        /// NeMo Guardrails' self checks: `Yes` where it should be blocked, `No`.
+        SelfCheck = "self-check",
+        /// `POST /v1/moderations`.
+        OpenaiModeration = "openai-moderation",
+        /// `Yes`, `No`, with the probabilities of both.
+        YesNo = "yes-no",
+        /// `/classify`.
+        Classify = "classify",
+        /// `/score`.
+        Score = "score",
+        /// `/v1/embeddings`.
+        Embedding = "embedding",
+    }
 }
-
-/// A kind of verdict as files name it.
-struct VerdictRow {
-    name: &'static str,
-    kind: VerdictKind,
-    /// The keys that it takes beside `unsafe`.
-    keys: &'static [&'static str],
-    /// Paths that it is for; none for those that generate text.
-    routes: &'static [&'static str],
-}
-
-const fn row(
-    name: &'static str,
-    kind: VerdictKind,
-    keys: &'static [&'static str],
-    routes: &'static [&'static str],
-) -> VerdictRow {
-    VerdictRow { name, kind, keys, routes }
-}
-
-static KINDS: [VerdictRow; 12] = [
-    row("llama-guard", VerdictKind::LlamaGuard, &["categories", "score"], &[]),
-    row("shieldgemma", VerdictKind::ShieldGemma, &["score"], &[]),
-    row("granite-guardian", VerdictKind::GraniteGuardian, &["score"], &[]),
-    row("qwen3guard", VerdictKind::Qwen3Guard, &["categories", "of"], &[]),
-    row("nemoguard-content-safety", VerdictKind::NemoguardContentSafety, &["categories", "of"], &[]),
-    row("nemoguard-topic-control", VerdictKind::NemoguardTopicControl, &[], &[]),
-    row("self-check", VerdictKind::SelfCheck, &["score"], &[]),
-    row("openai-moderation", VerdictKind::OpenaiModeration, &["categories", "score"], &["/v1/moderations"]),
-    row("yes-no", VerdictKind::YesNo, &["score"], &[]),
-    row("classify", VerdictKind::Classify, &["categories", "score"], &["/classify", "/v1/classify"]),
-    row("score", VerdictKind::Score, &["score"], &["/score", "/v1/score"]),
-    row("embedding", VerdictKind::Embedding, &["dimensions"], &["/v1/embeddings"]),
-];
 
 /// OpenAI's categories.
 static MODERATIONS: [&str; 13] = [
@@ -137,14 +105,15 @@ const KEYS: [&str; 5] = ["unsafe", "categories", "score", "of", "dimensions"];
 const MOST_DIMENSIONS: u64 = 65_536;
 
 impl VerdictKind {
-    fn row(self) -> Option<&'static VerdictRow> {
-        KINDS.iter().find(|row| row.kind == self)
-    }
-
-    /// Its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        self.row().map_or("", |row| row.name)
+    /// The keys that it takes beside `unsafe`.
+    fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::LlamaGuard | Self::OpenaiModeration | Self::Classify => &["categories", "score"],
+            Self::ShieldGemma | Self::GraniteGuardian | Self::SelfCheck | Self::YesNo | Self::Score => &["score"],
+            Self::Qwen3Guard | Self::NemoguardContentSafety => &["categories", "of"],
+            Self::NemoguardTopicControl => &[],
+            Self::Embedding => &["dimensions"],
+        }
     }
 
     /// The categories that it has; `None` where its user names them.
@@ -166,7 +135,13 @@ impl VerdictKind {
 
     /// Paths that it is for; empty for those that generate text.
     pub(super) fn routes(self) -> &'static [&'static str] {
-        self.row().map_or(&[], |row| row.routes)
+        match self {
+            Self::OpenaiModeration => &["/v1/moderations"],
+            Self::Classify => &["/classify", "/v1/classify"],
+            Self::Score => &["/score", "/v1/score"],
+            Self::Embedding => &["/v1/embeddings"],
+            _ => &[],
+        }
     }
 }
 
@@ -180,13 +155,13 @@ impl GuardVerdict {
     pub(super) fn read(entries: &[YamlEntry], line: usize) -> Result<Self, Wrong> {
         let of = |key: &str| entries.iter().find(|entry| entry.key == key);
         let name = of("verdict").and_then(|entry| entry.value.text()).unwrap_or_default();
-        let Some(VerdictRow { kind, keys: taken, .. }) = KINDS.iter().find(|row| row.name == name) else {
-            let names = KINDS.iter().map(|row| row.name).collect::<Vec<_>>().join(", ");
+        let Some(kind) = VerdictKind::ALL.into_iter().find(|kind| kind.name() == name) else {
+            let names = VerdictKind::ALL.map(VerdictKind::name).join(", ");
             return Err(Wrong::at(line, format!("`answer.verdict` has to be {names}")));
         };
         let stray = entries.iter().find(|entry| {
             let key = entry.key.as_str();
-            KEYS.contains(&key) && !taken.contains(&key) && (key != "unsafe" || *kind == VerdictKind::Embedding)
+            KEYS.contains(&key) && !kind.keys().contains(&key) && (key != "unsafe" || kind == VerdictKind::Embedding)
         });
         if let Some(entry) = stray {
             return Err(Wrong::at(entry.line, format!("`{}` has no effect on the verdict {name}", entry.key)));
@@ -194,7 +169,7 @@ impl GuardVerdict {
         let wrong = |entry: &YamlEntry, what: &str| Wrong::at(entry.line, format!("`{}` has to be {what}", entry.key));
         let list = |entry: &YamlEntry| {
             let value = entry.value.value();
-            texts(&value).ok_or_else(|| wrong(entry, "a text, or a list of texts"))
+            names(&value).ok_or_else(|| wrong(entry, "a text, or a list of texts"))
         };
         let share = |entry: &YamlEntry| share(&entry.value.value()).ok_or_else(|| wrong(entry, "a number from 0 to 1"));
         let of_response = match of("of").map(|entry| (entry, entry.value.text())) {
@@ -211,7 +186,7 @@ impl GuardVerdict {
             return Err(Wrong::at(entry.line, why));
         }
         Ok(Self {
-            kind: *kind,
+            kind,
             when: of("unsafe").map(UnsafeWhen::read).transpose()?.unwrap_or_default(),
             categories,
             score: of("score").map(share).transpose()?,
@@ -248,7 +223,7 @@ impl UnsafeWhen {
         let mut when = Self::default();
         for YamlEntry { key, line, value } in entries {
             let wrong = |what: &str| Wrong::at(*line, format!("`unsafe.{key}` has to be {what}"));
-            let list = || texts(&value.value()).ok_or_else(|| wrong("a text, or a list of texts"));
+            let list = || names(&value.value()).ok_or_else(|| wrong("a text, or a list of texts"));
             match key.as_str() {
                 "contains" => when.phrases = list()?,
                 "regex" => {
@@ -291,12 +266,4 @@ impl UnsafeWhen {
 
 fn share(value: &Value) -> Option<f64> {
     value.as_f64().filter(|share| (0.0..=1.0).contains(share))
-}
-
-fn texts(value: &Value) -> Option<Vec<String>> {
-    let one = |text: &Value| text.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-    match value {
-        Value::Array(list) if !list.is_empty() => list.iter().map(one).collect(),
-        text => one(text).map(|text| vec![text]),
-    }
 }

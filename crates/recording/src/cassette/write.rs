@@ -28,34 +28,28 @@ const GREETING: &str = "# vllm-vcr cassette. Edit answers freely; editing a requ
 /// A whole cassette: records that continue others (`like`) show what is new in them, and tools are shown once.
 #[must_use]
 pub fn emit(header: &Header, records: &[CassetteRecord], tools: &Map<String, Value>) -> String {
-    text(header, records, tools, RecordShape::Short)
+    text(header, records, Some(tools.clone()))
 }
 
 /// A whole cassette with every request in full.
 #[must_use]
 pub fn emit_expanded(header: &Header, records: &[CassetteRecord]) -> String {
-    text(header, records, &Map::new(), RecordShape::Full)
+    text(header, records, None)
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RecordShape {
-    Short,
-    Full,
-}
-
-fn text(header: &Header, records: &[CassetteRecord], tools: &Map<String, Value>, shape: RecordShape) -> String {
+/// A whole cassette; without `tools` every request is in full.
+fn text(header: &Header, records: &[CassetteRecord], mut tools: Option<Map<String, Value>>) -> String {
     let mut out = top(header);
-    let mut tools = tools.clone();
     out.push_str(if records.is_empty() { "records: []\n" } else { "records:\n" });
     let mut earlier: HashMap<u64, &CassetteRecord> = HashMap::new();
     for record in records {
-        let base = record.like.filter(|_| shape == RecordShape::Short);
+        let base = record.like.filter(|_| tools.is_some());
         let base = base.and_then(|like| earlier.get(&like).copied());
         earlier.entry(record.id).or_insert(record);
-        let define = if shape == RecordShape::Short { ToolsForm::Open(&mut tools) } else { ToolsForm::Inline };
+        let define = tools.as_mut().map_or(ToolsForm::Inline, ToolsForm::Open);
         record_text(&mut out, record, base, define, 0);
     }
-    tools_text(&mut out, &tools);
+    tools.iter().for_each(|tools| tools_text(&mut out, tools));
     out
 }
 
@@ -309,8 +303,8 @@ fn answer_fields(answer: &RecordedAnswer) -> Map<String, Value> {
         fields.insert("fault".to_owned(), planned.text.clone().into());
     }
     if let Some(fault) = answer.fault {
-        fields.insert("fault".to_owned(), fault.name().into());
-        fields.insert("after_events".to_owned(), fault.after_events().into());
+        fields.insert("fault".to_owned(), fault.form.name().into());
+        fields.insert("after_events".to_owned(), fault.after_events.into());
     }
     let mut put = |name: &str, value: Value| {
         fields.insert(name.to_owned(), value);

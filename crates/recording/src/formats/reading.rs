@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use text::prompt::Tokenizer;
 
 use super::{FormatError, Losses, TraceFormat, chats, dynamo, fields::Fields, rows, weka};
-use crate::trace::{FORMAT, Joined, JsonValues, Meta, Record, Sources};
+use crate::trace::{FORMAT, Joined, JsonValues, Meta, Record, Sources, is_standard};
 
 /// Options of reading a file.
 #[derive(Debug, Default)]
@@ -81,7 +81,7 @@ pub fn read(
 /// When it cannot be read, or could be of several formats or none.
 pub fn kind_of(path: &Path) -> Result<TraceFormat, FormatError> {
     let name = path.display().to_string();
-    if path.as_os_str() == "-" {
+    if is_standard(path) {
         return Err(FormatError::Unclear { path: "<stdin>".to_owned(), line: 1, fields: "any fields".to_owned() });
     }
     if path.is_dir() {

@@ -1,11 +1,6 @@
 //! Writes records in the formats of other tools, and as traces.
 
-use std::{
-    collections::HashMap,
-    mem,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{collections::HashMap, env, mem, path::PathBuf, time::Duration};
 
 use serde_json::{Value, json};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
@@ -19,7 +14,10 @@ use super::{
     sorted::SortedLines,
     write_weka::WekaWriter,
 };
-use crate::trace::{CaptureEnd, CreateMode, JsonWriter, Record, TraceWriter};
+use crate::{
+    storage::folder_of,
+    trace::{CaptureEnd, CreateMode, JsonWriter, Record, TraceWriter, is_standard},
+};
 
 /// Blocks that have a number of their own in a file of rows; further ones have their hash instead.
 const MOST_NUMBERS: usize = 1 << 23;
@@ -76,7 +74,8 @@ impl RequestWriter {
                 Form::Trace(Box::new(TraceWriter::create(path, &meta, CreateMode::New)?))
             }
             TraceFormat::Mooncake | TraceFormat::Weka => {
-                Form::Sorted(Box::new(SortedLines::in_folder(&folder_of(path))), JsonWriter::create(path)?)
+                let folder = if is_standard(path) { env::temp_dir() } else { folder_of(path).to_owned() };
+                Form::Sorted(Box::new(SortedLines::in_folder(&folder)), JsonWriter::create(path)?)
             }
             TraceFormat::Dynamo => Form::Dynamo(JsonWriter::create(path)?, began(head)),
             other => return Err(FormatError::NotWritten { kind: *other }),
@@ -149,8 +148,8 @@ impl RequestWriter {
             Form::Sorted(sorted, mut writer) if kind == TraceFormat::Weka => {
                 let mut conversations = WekaWriter::new(sizes);
                 sorted.drain(&mut |record| conversations.push(&record, &mut writer, seen))?;
-                conversations.end(&mut writer, seen)?;
-                losses.join(conversations.losses());
+                conversations.end(&mut writer)?;
+                losses.join(&conversations.losses);
                 writer.flush()?;
             }
             Form::Sorted(sorted, mut writer) => {
@@ -179,16 +178,13 @@ impl RequestWriter {
         lost("outcomes and errors", record.error.take().is_some() || record.is_error());
         // The end is kept, and so is the first token.
         record.e2e = record.e2e.or_else(|| ended(record));
-        if record.chunks.len() > 1 {
+        if record.itl_summary.take().is_some() || record.chunks.len() > 1 {
             record.chunks.truncate(1);
-            record.chunks.iter_mut().for_each(|chunk| chunk.tokens = record.output_tokens);
-            record.chunks.iter_mut().for_each(|chunk| chunk.step = None);
-            record.extra.insert(HAS_TTFT.to_owned(), json!(true));
-        } else if record.itl_summary.take().is_some() {
-            record.chunks.iter_mut().for_each(|chunk| chunk.tokens = record.output_tokens);
+            for chunk in &mut record.chunks {
+                (chunk.tokens, chunk.step) = (record.output_tokens, None);
+            }
             record.extra.insert(HAS_TTFT.to_owned(), json!(true));
         }
-        record.itl_summary = None;
     }
 }
 
@@ -208,15 +204,6 @@ pub(super) fn ttft(record: &Record) -> Option<Duration> {
 
 pub(super) fn lose_unknown(losses: &mut Losses, made: &Regrouped) {
     losses.add("blocks of which the hash is not known; they share with none", made.unknown);
-}
-
-fn folder_of(path: &Path) -> PathBuf {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty() && path.as_os_str() != "-");
-    match (folder, path.as_os_str() == "-") {
-        (Some(folder), _) => folder.to_owned(),
-        (None, true) => std::env::temp_dir(),
-        (None, false) => PathBuf::from("."),
-    }
 }
 
 /// A number with as few digits as it needs.

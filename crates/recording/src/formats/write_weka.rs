@@ -31,7 +31,7 @@ pub(super) struct WekaWriter {
     begin: Duration,
     bytes: usize,
     count: u64,
-    losses: Losses,
+    pub(super) losses: Losses,
 }
 
 impl WekaWriter {
@@ -46,10 +46,6 @@ impl WekaWriter {
         (session.unwrap_or_else(|| xxh3_64_with_seed(&count.to_le_bytes(), 1)), at)
     }
 
-    pub(super) fn losses(&self) -> &Losses {
-        &self.losses
-    }
-
     pub(super) fn push(
         &mut self,
         record: &Record,
@@ -60,7 +56,7 @@ impl WekaWriter {
         let own = record.session.clone();
         let is_same = self.session.as_ref().is_some_and(|(_, name)| own.as_ref() == Some(name));
         if !is_same {
-            self.end(writer, seen)?;
+            self.end(writer)?;
             self.losses.add("requests without a session, each a conversation of its own", u64::from(own.is_none()));
             self.losses.add("starts of conversations", u64::from(record.arrival.is_some()));
             let name = own.unwrap_or_else(|| format!("request-{}", self.count));
@@ -85,10 +81,7 @@ impl WekaWriter {
             self.models.push(model.clone());
         }
         let Some(agent) = record.agent() else { return self.requests.push(request) };
-        let own = match self.agents.get(agent) {
-            Some(place) => self.requests.get_mut(*place).and_then(|own| own.get_mut("requests")),
-            None => None,
-        };
+        let own = self.agents.get(agent).and_then(|place| self.requests.get_mut(*place)?.get_mut("requests"));
         if let Some(requests) = own.and_then(Value::as_array_mut) {
             return requests.push(request);
         }
@@ -107,12 +100,9 @@ impl WekaWriter {
         let scope = self.session.as_ref().map_or(0, |(scope, _)| *scope);
         let local: Vec<u64> = made.blocks.iter().map(|block| xxh3_64_with_seed(&block.to_le_bytes(), scope)).collect();
         seen(&local);
-        let mut next = self.numbers.len() as u64;
         let mut number_of = |block: &u64| {
-            *self.numbers.entry(*block).or_insert_with(|| {
-                next += 1;
-                next
-            })
+            let next = self.numbers.len() as u64 + 1;
+            *self.numbers.entry(*block).or_insert(next)
         };
         let ids: Vec<u64> = made.blocks.iter().map(&mut number_of).collect();
         let at = record.arrival.unwrap_or_default().saturating_sub(self.begin);
@@ -138,7 +128,7 @@ impl WekaWriter {
     }
 
     /// Writes the conversation that was collected.
-    pub(super) fn end(&mut self, writer: &mut JsonWriter, _seen: BlockCallback) -> Result<(), FormatError> {
+    pub(super) fn end(&mut self, writer: &mut JsonWriter) -> Result<(), FormatError> {
         let Some((_, id)) = self.session.take() else { return Ok(()) };
         let conversation = json!({
             "id": id,

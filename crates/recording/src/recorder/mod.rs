@@ -110,7 +110,7 @@ impl<S: Sink> Recorder<S> {
     /// # Errors
     /// When the thread cannot be started.
     pub fn start(sink: S, progress: Arc<RecorderProgress>) -> io::Result<Self> {
-        let queue = Arc::new(Queue::new(progress.capacity().items));
+        let queue = Arc::new(Queue::new(progress.capacity.items));
         let (send, ending) = sync_channel(1);
         let thread = (Arc::clone(&queue), Arc::clone(&progress));
         thread::Builder::new().name("recorder".to_owned()).spawn(move || {
@@ -172,7 +172,7 @@ impl<S: Sink> Recorder<S> {
         self.queue.close();
         let ending = self.ending.lock().take();
         let Some(ending) = ending else { return Ok(None) };
-        let timeout = self.progress.capacity().disk_timeout;
+        let timeout = self.progress.capacity.disk_timeout;
         let (mut searches, mut position, mut since) = (0, self.progress.position(), Instant::now());
         loop {
             match ending.recv_timeout(timeout.min(NOTE_EVERY)) {

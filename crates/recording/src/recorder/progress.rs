@@ -26,11 +26,14 @@ base::with_defaults! {
 /// State of a recorder: items in its queue, drops, and the progress of its thread.
 #[derive(Debug)]
 pub struct RecorderProgress {
-    capacity: Capacity,
+    /// Bounds of the queue.
+    pub capacity: Capacity,
     queued: AtomicUsize,
     bytes: AtomicUsize,
-    queue_full: AtomicU64,
-    queue_bytes: AtomicU64,
+    /// Records dropped because too many items waited.
+    pub queue_full: AtomicU64,
+    /// Records dropped because what waited held too many bytes.
+    pub queue_bytes: AtomicU64,
     /// Whether bytes were lacking last, and less than half of them are free since.
     lacks_bytes: AtomicBool,
     is_open: AtomicBool,
@@ -100,28 +103,10 @@ impl RecorderProgress {
         }
     }
 
-    /// Bounds of the queue.
-    #[must_use]
-    pub fn capacity(&self) -> Capacity {
-        self.capacity
-    }
-
     /// Items that wait.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.queued.load(Relaxed)
-    }
-
-    /// Records dropped because too many items waited.
-    #[must_use]
-    pub fn queue_full(&self) -> &AtomicU64 {
-        &self.queue_full
-    }
-
-    /// Records dropped because what waited held too many bytes.
-    #[must_use]
-    pub fn queue_bytes(&self) -> &AtomicU64 {
-        &self.queue_bytes
     }
 
     /// Returns true if a file is open.
@@ -296,7 +281,7 @@ mod tests {
         let progress = RecorderProgress::new(Capacity { items: 10, bytes: 10, ..Capacity::default() });
         progress.set_open(true);
         let count = |count: &AtomicU64| count.load(Relaxed);
-        let counts = || (count(progress.queue_full()), count(progress.queue_bytes()));
+        let counts = || (count(&progress.queue_full), count(&progress.queue_bytes));
         assert!(progress.reserve(4) && progress.reserve(6));
         progress.count_dropped(2, RefusedReason::Full);
         assert_eq!((counts(), progress.state()), ((2, 0), RecorderState::Recording));

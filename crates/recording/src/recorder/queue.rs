@@ -48,10 +48,7 @@ impl<T> Queue<T> {
         Self { state: Lock::new(state), awake: Condvar::new(), most }
     }
 
-    /// Adds something; never waits for the consumer.
-    ///
-    /// # Errors
-    /// With the value, when the queue is full or closed.
+    /// Adds something; never waits for the consumer. Gives it back when the queue is full or closed.
     pub(super) fn push(&self, value: T) -> Result<(), T> {
         let mut state = self.state.lock();
         if state.is_closed || state.waiting.len() >= self.most {

@@ -14,53 +14,13 @@ const LONGEST_KIND: usize = 40;
 const LONGEST_END: usize = 64;
 
 /// Last words that make a name a secret's, whatever stands before them.
-const LAST: &[&str] = &[
-    "apikey",
-    "authorization",
-    "bearer",
-    "cookie",
-    "credential",
-    "cvc",
-    "cvv",
-    "dsn",
-    "jwt",
-    "mnemonic",
-    "passcode",
-    "passphrase",
-    "passwd",
-    "password",
-    "passwort",
-    "privatekey",
-    "pwd",
-    "secret",
-    "secretkey",
-];
+const LAST: &str = "apikey authorization bearer cookie credential cvc cvv dsn jwt mnemonic passcode passphrase passwd password \
+    passwort privatekey pwd secret secretkey";
 
 /// Endings of names written as one word, in lower case without `-` and `_`.
-const ENDS: &[&str] = &[
-    "accesskey",
-    "accesstoken",
-    "apikey",
-    "apisecret",
-    "authorization",
-    "authtoken",
-    "bearertoken",
-    "clientsecret",
-    "connectionstring",
-    "githubtoken",
-    "hftoken",
-    "idtoken",
-    "password",
-    "passphrase",
-    "privatekey",
-    "recoveryphrase",
-    "refreshtoken",
-    "secretkey",
-    "securitytoken",
-    "seedphrase",
-    "sessiontoken",
-    "setcookie",
-];
+const ENDS: &str = "accesskey accesstoken apikey apisecret authorization authtoken bearertoken clientsecret connectionstring \
+    githubtoken hftoken idtoken password passphrase privatekey recoveryphrase refreshtoken secretkey securitytoken \
+    seedphrase sessiontoken setcookie";
 
 /// Parts of which every name of a secret has one, in lower case without `-` and `_`: few others have to be read as words.
 const ROOTS: [&str; 15] = [
@@ -141,7 +101,7 @@ pub(super) fn is_secret(name: &str) -> bool {
     if !ROOTS.iter().any(|root| even.contains(root)) {
         return false;
     }
-    if even == "token" || ENDS.iter().any(|end| even.ends_with(end)) || LAST.contains(&even.as_str()) {
+    if even == "token" || ENDS.split(' ').any(|end| even.ends_with(end)) || is_among(LAST, &even) {
         return true;
     }
     let words = words(name);
@@ -161,7 +121,7 @@ pub(super) fn is_secret(name: &str) -> bool {
         ("token", before) => last == "tokens" && before.is_some_and(|before| is_among(BEFORE_TOKENS, before)),
         ("key", Some(before)) => is_among(BEFORE_KEY, before),
         ("pas", Some(before)) => last == "pass" && is_among(BEFORE_PASS, before),
-        (_, _) => LAST.contains(&singular) || LAST.contains(&last),
+        (_, _) => is_among(LAST, singular) || is_among(LAST, last),
     }
 }
 
@@ -261,7 +221,7 @@ mod tests {
 
     #[test]
     fn every_name_of_a_secret_has_a_root() {
-        for name in LAST.iter().chain(ENDS) {
+        for name in LAST.split(' ').chain(ENDS.split(' ')) {
             assert!(ROOTS.iter().any(|root| name.contains(root)), "{name}");
         }
     }

@@ -25,8 +25,8 @@ pub struct RedactionRules {
     /// A bit for each built-in pattern that counts.
     enabled: u64,
     patterns: Vec<(Arc<str>, Regex)>,
-    literals: Vec<(Arc<str>, String)>,
-    supplied: Vec<(Arc<str>, String)>,
+    /// Kinds and values of literals, those of them too that count where nothing else is found.
+    literals: Vec<(Arc<str>, String, By)>,
     places: Vec<FieldPath>,
 }
 
@@ -110,7 +110,6 @@ impl RedactionRules {
             enabled: 0,
             patterns: Vec::new(),
             literals: Vec::new(),
-            supplied: Vec::new(),
             places: Vec::new(),
         }
     }
@@ -177,7 +176,7 @@ impl RedactionRules {
     /// # Errors
     /// When the value is shorter than 4 bytes or its name cannot stand in a placeholder.
     pub fn literal(mut self, name: &str, value: &str) -> Result<Self, RulesError> {
-        self.literals.push(literal(name, value)?);
+        self.literals.push(literal(name, value, By::Shape)?);
         Ok(self)
     }
 
@@ -186,7 +185,7 @@ impl RedactionRules {
     /// # Errors
     /// As those of [`literal`](Self::literal).
     pub fn supplied(mut self, name: &str, value: &str) -> Result<Self, RulesError> {
-        self.supplied.push(literal(name, value)?);
+        self.literals.push(literal(name, value, By::Supplied)?);
         Ok(self)
     }
 
@@ -226,7 +225,7 @@ impl RedactionRules {
 
     /// Whether a number may be a secret: a card's, or one that was named or described.
     pub(super) fn may_be_secret(&self, number: &str) -> bool {
-        let is_described = !(self.literals.is_empty() && self.supplied.is_empty() && self.patterns.is_empty());
+        let is_described = !(self.literals.is_empty() && self.patterns.is_empty());
         let is_searched = number.len() >= SHORTEST_CARD || is_described;
         is_searched && number.bytes().all(|byte| byte.is_ascii_digit())
     }
@@ -238,7 +237,7 @@ impl RedactionRules {
 
     /// Returns true if a text has no trace of a secret: without a look at where it stands, and of which kind it is.
     pub(super) fn has_no_trace(&self, text: &str) -> bool {
-        let is_built_in = self.patterns.is_empty() && self.literals.is_empty() && self.supplied.is_empty();
+        let is_built_in = self.patterns.is_empty() && self.literals.is_empty();
         is_built_in && !text.contains('%') && BuiltIn::shared().has_no_trace(text, self.enabled)
     }
 
@@ -250,7 +249,7 @@ impl RedactionRules {
             work += more;
             found.extend(further.into_iter().map(|(span, by, kind)| (decoded.original(&span), by, kind)));
         }
-        if !self.supplied.is_empty() {
+        if found.iter().any(|(_, by, _)| *by == By::Supplied) {
             let others: Vec<Range<usize>> =
                 found.iter().filter(|(_, by, _)| *by != By::Supplied).map(|(span, ..)| span.clone()).collect();
             let overlaps =
@@ -273,11 +272,9 @@ impl RedactionRules {
         let (spans, compared) = known.spans(text);
         let mut found: Vec<SecretCandidate> =
             spans.into_iter().map(|(span, kind)| (span, By::Name, Arc::clone(kind))).collect();
-        for (literals, by) in [(&self.literals, By::Shape), (&self.supplied, By::Supplied)] {
-            for (kind, value) in literals {
-                let parts = text.match_indices(value);
-                found.extend(parts.map(|(at, part)| (at..at + part.len(), by, Arc::clone(kind))));
-            }
+        for (kind, value, by) in &self.literals {
+            let parts = text.match_indices(value);
+            found.extend(parts.map(|(at, part)| (at..at + part.len(), *by, Arc::clone(kind))));
         }
         let tried = self.find_built_in(text, &mut found);
         for (kind, regex) in &self.patterns {
@@ -286,7 +283,7 @@ impl RedactionRules {
         if !found.is_empty() {
             leave_placeholders(text, &mut found);
         }
-        let passes = 1 + tried + self.patterns.len() + self.literals.len() + self.supplied.len();
+        let passes = 1 + tried + self.patterns.len() + self.literals.len();
         (found, (text.len() * passes) as u64 + compared * 64)
     }
 
@@ -339,11 +336,11 @@ fn leave_placeholders(text: &str, found: &mut Vec<SecretCandidate>) {
     });
 }
 
-fn literal(name: &str, value: &str) -> Result<(Arc<str>, String), RulesError> {
+fn literal(name: &str, value: &str, by: By) -> Result<(Arc<str>, String, By), RulesError> {
     if value.len() < SHORTEST_LITERAL {
         return Err(RulesError::Short(name.to_owned()));
     }
-    Ok((named(name)?.into(), value.to_owned()))
+    Ok((named(name)?.into(), value.to_owned(), by))
 }
 
 fn named(name: &str) -> Result<&str, RulesError> {

@@ -98,6 +98,11 @@ pub fn find(path: &Path) -> io::Result<Option<StoredObject>> {
     Ok(Some(StoredObject { client: StorageClient::connect(&url)?, url }))
 }
 
+/// The folder that a file is in.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// The paths of what is directly in a folder, or in an object's.
 ///
 /// # Errors
@@ -111,17 +116,11 @@ pub fn entries(folder: &Path, object: Option<&StoredObject>) -> io::Result<Vec<P
 
 impl StoredObject {
     /// Opens it: its length in bytes, and a reader that fetches it as it is read.
-    ///
-    /// # Errors
-    /// When it is not there, or the store does not answer in time.
     pub(crate) fn open(&self) -> io::Result<(u64, Box<dyn Read + Send>)> {
         self.client.open()
     }
 
-    /// Reads it as a whole.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open), and when it has more than `most` bytes.
+    /// Reads it as a whole, where it has no more than `most` bytes.
     pub(crate) fn read(&self, most: u64) -> io::Result<Vec<u8>> {
         let (length, reader) = self.open()?;
         if length > most {
@@ -144,10 +143,7 @@ impl StoredObject {
         !matches!(self.url.store, StoragePlace::Web { .. } | StoragePlace::Hub { .. })
     }
 
-    /// The names of the objects in its folder, which is itself where it is one.
-    ///
-    /// # Errors
-    /// When the store has no folders, or does not answer in time.
+    /// The names of the objects in its folder, which is itself where it is one. Not every store has folders.
     pub(crate) fn names(&self) -> io::Result<Vec<String>> {
         if !self.is_listed() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "a folder cannot be listed there; name its files"));
@@ -155,10 +151,7 @@ impl StoredObject {
         self.client.names(self.url.key.rsplit_once('/').map_or("", |(folder, _)| folder))
     }
 
-    /// Begins to write it.
-    ///
-    /// # Errors
-    /// When it is there and not `replaced`, the place is one that is only read, or the store does not answer in time.
+    /// Begins to write it. One that is there has to be `replaced`, and some places are only read.
     pub(crate) fn create(&self, replaced: bool) -> io::Result<Box<dyn Upload>> {
         if !self.is_listed() {
             let message = "objects there are only read; write to s3://, gs:// or az://, or to a file";

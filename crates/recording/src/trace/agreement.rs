@@ -9,10 +9,7 @@ use super::TraceError;
 pub(super) struct Agreement(Vec<(&'static str, PathBuf, String)>);
 
 impl Agreement {
-    /// Adds the value of a file.
-    ///
-    /// # Errors
-    /// When an earlier file has another one.
+    /// Adds the value of a file; refuses it where an earlier file has another one.
     pub(super) fn add(&mut self, path: &Path, field: &'static str, value: String) -> Result<(), TraceError> {
         match self.0.iter().find(|(known, ..)| *known == field) {
             Some((_, first, expected)) if *expected != value => Err(TraceError::Conflict {

@@ -65,7 +65,7 @@ fn attempt(record: &Record, prompt_of: Option<u32>, line: &mut Vec<u8>) -> io::R
     // A sound response breaks no rule, and to read it again would be most of the work.
     let Some(response) = record.response.as_deref().filter(|response| response.is_sound()) else {
         serde_json::to_writer(&mut *line, &SpelledRecord { record, prompt_of, part: Part::Whole })?;
-        return Ok(if is_long(line) { vec![too_long()] } else { broken_rules(line) });
+        return Ok(broken_rules(line));
     };
     serde_json::to_writer(&mut *line, &SpelledRecord { record, prompt_of, part: Part::BeforeResponse })?;
     line.pop();
@@ -73,7 +73,7 @@ fn attempt(record: &Record, prompt_of: Option<u32>, line: &mut Vec<u8>) -> io::R
     let rest = serde_json::to_vec(&SpelledRecord { record, prompt_of, part: Part::AfterResponse })?;
     let rest = [if rest.len() > 2 { &b","[..] } else { b"" }, rest.get(1..).unwrap_or_default()].concat();
     line.extend_from_slice(&rest);
-    let defects = if is_long(line) { vec![too_long()] } else { broken_rules(line) };
+    let defects = broken_rules(line);
     if !defects.is_empty() {
         return Ok(defects);
     }
@@ -81,19 +81,16 @@ fn attempt(record: &Record, prompt_of: Option<u32>, line: &mut Vec<u8>) -> io::R
     line.extend_from_slice(b",\"response\":");
     serde_json::to_writer(&mut *line, response)?;
     line.extend_from_slice(&rest);
-    Ok(if is_long(line) { vec![too_long()] } else { Vec::new() })
+    Ok(too_long(line).into_iter().collect())
 }
 
 fn broken_rules(line: &[u8]) -> Vec<Defect> {
-    raw::parse(line).map_or_else(|defects| defects, |raw| raw.broken_rules())
+    let read = || raw::parse(line).map_or_else(|defects| defects, |raw| raw.broken_rules());
+    too_long(line).map_or_else(read, |defect| vec![defect])
 }
 
-fn is_long(line: &[u8]) -> bool {
-    line.len() as u64 + 1 >= LONGEST_LINE
-}
-
-fn too_long() -> Defect {
-    Defect::line("is longer than any reader takes")
+fn too_long(line: &[u8]) -> Option<Defect> {
+    (line.len() as u64 + 1 >= LONGEST_LINE).then(|| Defect::line("is longer than any reader takes"))
 }
 
 fn mend(record: &mut Record, field: Option<&'static str>) {

@@ -71,6 +71,7 @@ pub use response::{ContentSource, Response, ResponseContent};
 pub(crate) use rules::brief;
 pub(crate) use several::is_trace;
 pub use several::{Joined, JoinedTimeline, Sources, zeros};
+pub(crate) use source::is_standard;
 pub use store::Store;
 pub use whole::{LoadedFile, Trace};
 pub use write::TraceWriter;

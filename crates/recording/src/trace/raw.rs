@@ -315,10 +315,7 @@ impl<'de> Deserialize<'de> for RawRecord {
 #[derive(Deserialize)]
 struct LineKey<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Reads one line.
-///
-/// # Errors
-/// Every field of a wrong type; or the JSON error, with its column.
+/// Reads one line; else finds every field of a wrong type, or the JSON error with its column.
 pub(super) fn parse(line: &[u8]) -> Result<RawRecord, Vec<Defect>> {
     match scan(line) {
         Some(raw) => Ok(raw),

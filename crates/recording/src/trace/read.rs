@@ -59,18 +59,12 @@ impl TraceReader {
     }
 
     /// As [`open`](TraceReader::open); reading, unpacking and parsing go on in threads of their own, and `progress` follows.
-    ///
-    /// # Errors
-    /// As [`open`](TraceReader::open), or when no thread can be started.
     pub(crate) fn open_ahead(path: &Path, progress: &Arc<LoadProgress>) -> Result<Self, TraceError> {
         progress.next_file();
         RecordReader::start(NumberedLines::open(path, Arc::clone(progress))?)?.ahead().map(Self)
     }
 
     /// As [`open`](TraceReader::open), over bytes; `name` stands for the file in messages.
-    ///
-    /// # Errors
-    /// When the first line is defective.
     pub(crate) fn from_bytes(name: &str, bytes: &[u8]) -> Result<Self, TraceError> {
         RecordReader::start(NumberedLines::of_bytes(name, bytes.to_vec())?).map(Self)
     }

@@ -152,22 +152,24 @@ impl FinishReason {
     }
 }
 
-/// Outcome of one exchange, as seen by the side that recorded it. Exactly one per record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// The answer was complete.
-    Finished,
-    /// The engine answered with an error, before or in the middle of a stream.
-    Error,
-    /// The client left before the end.
-    ClientGone,
-    /// The upstream could not be reached, or its connection broke.
-    UpstreamFailed,
-    /// A time limit ended it.
-    TimedOut,
-    /// The recorder was stopped while it ran.
-    Cut,
+base::named! {
+    /// Outcome of one exchange, as seen by the side that recorded it. Exactly one per record.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Outcome {
+        /// The answer was complete.
+        Finished = "finished",
+        /// The engine answered with an error, before or in the middle of a stream.
+        Error = "error",
+        /// The client left before the end.
+        ClientGone = "client_gone",
+        /// The upstream could not be reached, or its connection broke.
+        UpstreamFailed = "upstream_failed",
+        /// A time limit ended it.
+        TimedOut = "timed_out",
+        /// The recorder was stopped while it ran.
+        Cut = "cut",
+    }
 }
 
 impl Outcome {

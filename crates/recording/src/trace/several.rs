@@ -339,8 +339,12 @@ fn missing_parts(before: Option<Meta>, meta: &Meta) -> Option<Warning> {
 /// The names of what lies beside a file or object, as far as it can be listed.
 fn names_beside(path: &Path, object: Option<&StoredObject>) -> Vec<OsString> {
     let Some(object) = object else {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        return fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect();
+        return fs::read_dir(storage::folder_of(path))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.file_name())
+            .collect();
     };
     let names = if object.is_listed() { object.names() } else { Ok(Vec::new()) };
     let names = names.unwrap_or_else(|error| {

@@ -2,7 +2,7 @@
 //!
 //! Limits: it knows suffixes, magic numbers and line ends, nothing of JSON.
 
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::closing::LastBytes;
 use super::gunzip::Gunzip;
 use super::gzip_members::{self, GzipMembers};
 use super::{LoadProgress, TraceError};
-use crate::storage::{self, StoredObject};
+use crate::storage;
 
 const BUFFER: usize = 64 * 1024;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
@@ -52,7 +52,7 @@ pub(super) fn split_suffix(name: &str) -> Option<(&str, &str)> {
     name.split_at_checked(name.len() - suffix.len())
 }
 
-pub(super) fn is_standard(path: &Path) -> bool {
+pub(crate) fn is_standard(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
@@ -89,47 +89,45 @@ impl NumberedLines {
     /// Opens a file; `progress` follows how far it is read.
     pub(super) fn open(path: &Path, progress: Arc<LoadProgress>) -> Result<Self, TraceError> {
         if is_standard(path) {
-            let tail = LastBytes::default();
-            let followed = Some(tail.clone());
-            let input = CountedInput { input: io::stdin(), read: 0, progress: Arc::clone(&progress), followed };
-            let input = BufReader::with_capacity(BUFFER, input);
-            return Ok(Self { tail, ..Self::sniff(PathBuf::from("<stdin>"), Box::new(input), None, progress)? });
+            return Self::of_stream(PathBuf::from("<stdin>"), io::stdin(), None, progress);
         }
         let failed = |source| TraceError::Io { path: storage::shown(path), doing: "open", source };
         if let Some(object) = storage::find(path).map_err(failed)? {
-            return Self::open_object(path, &object, progress);
+            let promised = Packing::of(path)?;
+            let (length, input) = object.open().map_err(failed)?;
+            progress.has_size(length);
+            return Self::of_stream(path.to_owned(), input, Some(promised), progress);
         }
         let found = std::fs::metadata(path).map_err(failed)?;
         if found.is_dir() {
             return Err(failed(io::ErrorKind::IsADirectory.into()));
         }
         let promised = Packing::of(path)?;
-        let file = File::open(path).map_err(failed)?;
-        let tail = if found.is_file() { LastBytes::of_file(path).map_err(failed)? } else { LastBytes::default() };
-        let followed = (!found.is_file()).then(|| tail.clone());
-        let input = CountedInput { input: file, read: 0, progress: Arc::clone(&progress), followed };
+        let input = File::open(path).map_err(failed)?;
+        if !found.is_file() {
+            return Self::of_stream(path.to_owned(), input, Some(promised), progress);
+        }
+        let tail = LastBytes::of_file(path).map_err(failed)?;
+        let input = CountedInput { input, read: 0, progress: Arc::clone(&progress), followed: None };
         let input = BufReader::with_capacity(BUFFER, input);
-        let lines = Self::sniff(path.to_owned(), Box::new(input), Some(promised), progress)?;
-        Self { tail, ..lines }.on_threads(&found)
+        Self::sniff(path.to_owned(), Box::new(input), Some(promised), tail, progress)?.on_threads(found.len())
     }
 
-    /// An object comes once, from its beginning to its end, like standard input.
-    fn open_object(path: &Path, object: &StoredObject, progress: Arc<LoadProgress>) -> Result<Self, TraceError> {
-        let promised = Packing::of(path)?;
-        let opened = object.open();
-        let (length, input) =
-            opened.map_err(|source| TraceError::Io { path: path.to_owned(), doing: "open", source })?;
-        progress.has_size(length);
+    /// Standard input, a pipe or an object: it comes once, from its beginning to its end.
+    fn of_stream(
+        path: PathBuf,
+        input: impl Read + Send + 'static,
+        promised: Option<Packing>,
+        progress: Arc<LoadProgress>,
+    ) -> Result<Self, TraceError> {
         let tail = LastBytes::default();
         let input = CountedInput { input, read: 0, progress: Arc::clone(&progress), followed: Some(tail.clone()) };
-        let input = BufReader::with_capacity(BUFFER, input);
-        Ok(Self { tail, ..Self::sniff(path.to_owned(), Box::new(input), Some(promised), progress)? })
+        Self::sniff(path, Box::new(BufReader::with_capacity(BUFFER, input)), promised, tail, progress)
     }
 
     pub(super) fn of_bytes(name: &str, bytes: Vec<u8>) -> Result<Self, TraceError> {
         let tail = LastBytes::of(&bytes);
-        let lines = Self::sniff(PathBuf::from(name), Box::new(io::Cursor::new(bytes)), None, Arc::default())?;
-        Ok(Self { tail, ..lines })
+        Self::sniff(PathBuf::from(name), Box::new(io::Cursor::new(bytes)), None, tail, Arc::default())
     }
 
     /// Looks at the first two bytes and holds them against what the name promised.
@@ -137,6 +135,7 @@ impl NumberedLines {
         path: PathBuf,
         mut raw: Box<dyn BufRead + Send>,
         promised: Option<Packing>,
+        tail: LastBytes,
         progress: Arc<LoadProgress>,
     ) -> Result<Self, TraceError> {
         let failed = |source| TraceError::Io { path: path.clone(), doing: "read", source };
@@ -156,17 +155,13 @@ impl NumberedLines {
             Packing::Plain => Box::new(whole),
             Packing::Gzip => Box::new(Gunzip::new(whole)),
         };
-        let (buffer, tail) = (Vec::new(), LastBytes::default());
-        Ok(Self { path, input, packing, buffer, number: 0, over: false, bytes: 0, progress, tail })
+        Ok(Self { path, input, packing, buffer: Vec::new(), number: 0, over: false, bytes: 0, progress, tail })
     }
 
     /// Unpacks a file that is large enough on threads of their own; nothing was read of it yet.
-    fn on_threads(self, found: &Metadata) -> Result<Self, TraceError> {
-        if !found.is_file() {
-            return Ok(self);
-        }
-        self.progress.has_size(found.len());
-        if self.packing == Packing::Plain || found.len() < gzip_members::WORTHWHILE {
+    fn on_threads(self, length: u64) -> Result<Self, TraceError> {
+        self.progress.has_size(length);
+        if self.packing == Packing::Plain || length < gzip_members::WORTHWHILE {
             return Ok(self);
         }
         let members = File::open(&self.path).and_then(|file| GzipMembers::new(file, Arc::clone(&self.progress)));

@@ -12,9 +12,6 @@ use super::{YamlError, YamlKind, YamlNode, parse, read::shift};
 const SMALLEST: usize = 256 << 10;
 
 /// As [`parse`]; the list under `key` is read in parts where it is long.
-///
-/// # Errors
-/// As [`parse`].
 pub(crate) fn parse_in_parts(text: &str, key: &str) -> Result<YamlNode, YamlError> {
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
     match in_parts(text, key, threads, SMALLEST) {

@@ -123,37 +123,25 @@ impl YamlNode {
     /// The entries of a map.
     #[must_use]
     pub fn entries(&self) -> Option<&[YamlEntry]> {
-        match &self.kind {
-            YamlKind::Map(entries) => Some(entries),
-            YamlKind::Scalar(_) | YamlKind::List(_) => None,
-        }
+        if let YamlKind::Map(entries) = &self.kind { Some(entries) } else { None }
     }
 
     /// The items of a list.
     #[must_use]
     pub fn items(&self) -> Option<&[YamlNode]> {
-        match &self.kind {
-            YamlKind::List(items) => Some(items),
-            YamlKind::Scalar(_) | YamlKind::Map(_) => None,
-        }
+        if let YamlKind::List(items) = &self.kind { Some(items) } else { None }
     }
 
     /// The text of a scalar that is one.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
-        match &self.kind {
-            YamlKind::Scalar(value) => value.as_str(),
-            YamlKind::List(_) | YamlKind::Map(_) => None,
-        }
+        if let YamlKind::Scalar(value) = &self.kind { value.as_str() } else { None }
     }
 
     /// An unsigned number.
     #[must_use]
     pub fn number(&self) -> Option<u64> {
-        match &self.kind {
-            YamlKind::Scalar(value) => value.as_u64(),
-            YamlKind::List(_) | YamlKind::Map(_) => None,
-        }
+        if let YamlKind::Scalar(value) = &self.kind { value.as_u64() } else { None }
     }
 }
 

@@ -2,11 +2,10 @@
 
 use engine_core::{
     MessageError,
-    handshake::ENGINE_CORE_DEAD,
     layout::{FAMILIES, VersionFamily},
     msgpack::MsgpackValue,
-    outputs::{LogprobsTensors, WireFinish, WireOutput, WireOutputs},
-    request::{EngineCoreRequest, RequestType, SamplingParams, aborted},
+    outputs::{LogprobsTensors, WireFinish, WireOutputs},
+    request::{EngineCoreRequest, SamplingParams},
 };
 use serde_json::{Map, Number, Value, json};
 
@@ -34,66 +33,6 @@ pub(super) struct AddedRequest {
     pub(super) named: Vec<u32>,
     /// Name of its adapter.
     pub(super) lora: Option<String>,
-}
-
-#[derive(Debug)]
-pub(super) enum FrontEndMessage {
-    Add(Box<AddedRequest>),
-    /// The ids of requests that are given up.
-    Abort(Vec<String>),
-    /// One that has no part in a record.
-    Other,
-}
-
-#[derive(Debug)]
-pub(super) enum EngineMessage {
-    Step(EngineStep),
-    Dead,
-    /// One that has no part in a record.
-    Other,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct EngineStep {
-    /// The engine's rank.
-    pub(super) engine: u64,
-    /// Seconds of the engine's own clock.
-    pub(super) timestamp: Option<f64>,
-    pub(super) outputs: Vec<RequestStep>,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct RequestStep {
-    pub(super) id: String,
-    pub(super) token_ids: Vec<u32>,
-    pub(super) logprobs: Option<Vec<TokenLogprobs>>,
-    pub(super) prompt_logprobs: Option<PromptLogprobs>,
-    pub(super) finish: Option<FinishReason>,
-    pub(super) stop_token: Option<u32>,
-    pub(super) events: Vec<RequestEvent>,
-    pub(super) prefill: Option<PrefillCounts>,
-}
-
-/// Something that happened to a request in the scheduler.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct RequestEvent {
-    pub(super) kind: StepKind,
-    /// Seconds of the engine's own clock.
-    pub(super) timestamp: f64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum StepKind {
-    Queued,
-    Scheduled,
-    Preempted,
-}
-
-/// Counts of a prompt's tokens.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct PrefillCounts {
-    pub(super) prompt: u32,
-    pub(super) cached: u32,
 }
 
 /// Sampling parameters that are recorded: numbers and switches, never content.
@@ -125,36 +64,18 @@ pub(super) struct CoreMessages {
 }
 
 impl CoreMessages {
-    /// Reads a message of a front end.
-    ///
-    /// # Errors
-    /// When it is a request or an abort of another form.
-    pub(super) fn read_of_front_end(&self, frames: &[Vec<u8>]) -> Result<FrontEndMessage, MessageError> {
-        let [kind, fields, ..] = frames else { return Ok(FrontEndMessage::Other) };
-        match RequestType::read(kind) {
-            Some(RequestType::Add) => {
-                let request = EngineCoreRequest::read(fields)?;
-                self.family.lock().get_or_insert(request.family);
-                Ok(FrontEndMessage::Add(Box::new(added(request))))
-            }
-            Some(RequestType::Abort) => aborted(fields).map(FrontEndMessage::Abort),
-            Some(RequestType::StartDpWave | RequestType::Utility) | None => Ok(FrontEndMessage::Other),
-        }
+    /// Reads the fields of an ADD.
+    pub(super) fn added(&self, fields: &[u8]) -> Result<AddedRequest, MessageError> {
+        let request = EngineCoreRequest::read(fields)?;
+        self.family.lock().get_or_insert(request.family);
+        Ok(added(request))
     }
 
-    pub(super) fn read_of_engine(&self, frames: &[Vec<u8>]) -> Result<EngineMessage, MessageError> {
-        let Some((first, further)) = frames.split_first() else { return Ok(EngineMessage::Other) };
-        if first == ENGINE_CORE_DEAD {
-            return Ok(EngineMessage::Dead);
-        }
+    /// Reads what a step of an engine gave.
+    pub(super) fn outputs(&self, first: &[u8], further: &[Vec<u8>]) -> Result<WireOutputs, MessageError> {
         let [newest, ..] = FAMILIES;
         let family = self.family.lock().unwrap_or(newest);
-        let WireOutputs { engine_index, outputs, timestamp, .. } = WireOutputs::read(first, further, family)?;
-        Ok(EngineMessage::Step(EngineStep {
-            engine: engine_index.into(),
-            timestamp: Some(timestamp).filter(|timestamp| *timestamp > 0.0),
-            outputs: outputs.into_iter().map(step).collect(),
-        }))
+        WireOutputs::read(first, further, family)
     }
 
     /// Reads the settings that an engine reports when it is ready; `None` before vLLM 0.24, which names no version.
@@ -226,34 +147,13 @@ fn as_written(number: f64) -> f64 {
     if f64::from(short).to_bits() == number.to_bits() { digits().unwrap_or(number) } else { number }
 }
 
-fn step(output: WireOutput) -> RequestStep {
-    let kind = |kind: u8| match kind {
-        1 => Some(StepKind::Queued),
-        2 => Some(StepKind::Scheduled),
-        3 => Some(StepKind::Preempted),
-        _ => None,
-    };
-    let events = output.events.iter();
-    RequestStep {
-        id: output.request_id,
-        token_ids: output.new_token_ids,
-        logprobs: output.new_logprobs.as_ref().map(logprobs),
-        prompt_logprobs: output.new_prompt_logprobs.as_ref().map(prompt_logprobs),
-        finish: output.finish_reason.map(|reason| match reason {
-            WireFinish::Stop => FinishReason::Stop,
-            WireFinish::Length => FinishReason::Length,
-            WireFinish::Abort => FinishReason::Abort,
-            WireFinish::Error => FinishReason::Error,
-            WireFinish::Repetition => FinishReason::Repetition,
-        }),
-        stop_token: output.stop_reason,
-        events: events
-            .filter_map(|(of, timestamp)| Some(RequestEvent { kind: kind(*of)?, timestamp: *timestamp }))
-            .collect(),
-        prefill: output.prefill_stats.map(|stats| PrefillCounts {
-            prompt: stats.prompt_tokens,
-            cached: stats.cached.saturating_add(stats.external),
-        }),
+pub(super) fn finish_reason(reason: WireFinish) -> FinishReason {
+    match reason {
+        WireFinish::Stop => FinishReason::Stop,
+        WireFinish::Length => FinishReason::Length,
+        WireFinish::Abort => FinishReason::Abort,
+        WireFinish::Error => FinishReason::Error,
+        WireFinish::Repetition => FinishReason::Repetition,
     }
 }
 
@@ -263,7 +163,7 @@ fn rows(tensors: &LogprobsTensors) -> impl Iterator<Item = (&[u32], &[f32])> {
     tensors.token_ids.chunks_exact(width).zip(tensors.logprobs.chunks_exact(width))
 }
 
-fn logprobs(tensors: &LogprobsTensors) -> Vec<TokenLogprobs> {
+pub(super) fn logprobs(tensors: &LogprobsTensors) -> Vec<TokenLogprobs> {
     let token = |(ids, values): (&[u32], &[f32])| {
         let mut candidates = ids.iter().copied().zip(values.iter().map(|value| clamped(*value)));
         let own = candidates.next();
@@ -283,7 +183,7 @@ fn clamped(value: f32) -> f64 {
 }
 
 /// Returns those of a prompt's tokens, of which the first has none.
-fn prompt_logprobs(tensors: &LogprobsTensors) -> PromptLogprobs {
+pub(super) fn prompt_logprobs(tensors: &LogprobsTensors) -> PromptLogprobs {
     let token = |((ids, values), rank): ((&[u32], &[f32]), &u32)| {
         let own = ids.first().copied();
         let ranks = std::iter::once(*rank).chain(1..);

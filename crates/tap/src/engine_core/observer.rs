@@ -13,11 +13,10 @@ use std::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
-    time::Duration,
 };
 
 use super::{
-    decode::{AddedRequest, CoreMessages, EngineMessage, FrontEndMessage, RequestStep, StepKind},
+    decode::{AddedRequest, CoreMessages, finish_reason, logprobs, prompt_logprobs},
     relay::EndedBy,
 };
 use crate::{
@@ -32,8 +31,10 @@ use crate::{
 };
 use base::{lock::Lock, rate_limited_log::RateLimitedLog};
 use engine_core::{
+    handshake::ENGINE_CORE_DEAD,
     layout::{KNOWN_VERSIONS, VersionFamily},
-    request::{RequestType, client_request},
+    outputs::{WireFinish, WireOutput, WireOutputs},
+    request::{RequestType, aborted, client_request},
     zmtp::HeldBytes,
     zmtp_reader::{ZmtpReader, ZmtpUnit},
 };
@@ -124,19 +125,33 @@ impl CoreObserver {
         self.end_where(|_| true, Outcome::Cut);
     }
 
+    /// Numbers a new connection.
+    pub(super) fn next_connection(&self) -> u64 {
+        self.connections.fetch_add(1, Relaxed)
+    }
+
+    /// Ends the requests of a connection.
+    pub(super) fn end_connection(&self, connection: u64, by: EndedBy) {
+        let outcome = match by {
+            EndedBy::Engine => Outcome::UpstreamFailed,
+            EndedBy::FrontEnd => Outcome::ClientGone,
+            EndedBy::Tap => Outcome::Cut,
+        };
+        self.end_where(|open| open.connection == connection, outcome);
+    }
+
     fn observe_front_end(&self, connection: u64, frames: &[Vec<u8>]) {
-        match self.messages.read_of_front_end(frames) {
-            Ok(FrontEndMessage::Add(request)) => self.add(connection, *request),
-            Ok(FrontEndMessage::Abort(ids)) => {
-                for id in ids {
-                    self.abort(&id);
-                }
-            }
-            Ok(FrontEndMessage::Other) => {}
-            Err(error) if frames.first().and_then(|kind| RequestType::read(kind)) == Some(RequestType::Add) => {
-                self.miss_request(&error);
-            }
-            Err(error) => self.is_unread(&error),
+        let [kind, fields, ..] = frames else { return };
+        match RequestType::read(kind) {
+            Some(RequestType::Add) => match self.messages.added(fields) {
+                Ok(request) => self.add(connection, request),
+                Err(error) => self.miss_request(&error),
+            },
+            Some(RequestType::Abort) => match aborted(fields) {
+                Ok(ids) => ids.iter().for_each(|id| self.abort(id)),
+                Err(error) => self.is_unread(&error),
+            },
+            Some(RequestType::StartDpWave | RequestType::Utility) | None => {}
         }
     }
 
@@ -168,7 +183,7 @@ impl CoreObserver {
         let OpenRequests { by_id, groups } = &mut *all;
         let (id, mut open) = open;
         if let Some(key) = &open.group {
-            let arrival = open.exchange.observed().map_or(Duration::ZERO, |observed| observed.arrival);
+            let arrival = open.exchange.observed.arrival;
             let (count, name) =
                 groups.entry(key.clone()).or_insert_with(|| (0, format!("{key}@{}", arrival.as_nanos())));
             *count += 1;
@@ -239,20 +254,16 @@ impl CoreObserver {
 
     /// Observes a message of an engine to the front end.
     fn observe_engine(&self, frames: &[Vec<u8>]) {
-        match self.messages.read_of_engine(frames) {
-            Ok(EngineMessage::Step(step)) => {
-                let keeps_logprobs = self.shared.keeps.logprobs;
-                for mut output in step.outputs {
-                    output.logprobs = output.logprobs.filter(|_| keeps_logprobs);
-                    output.prompt_logprobs = output.prompt_logprobs.filter(|_| keeps_logprobs);
-                    self.observe(step.engine, step.timestamp, output);
-                }
+        let Some((first, further)) = frames.split_first() else { return };
+        if first == ENGINE_CORE_DEAD {
+            tracing::warn!("an engine core has died");
+            return self.end_where(|_| true, Outcome::UpstreamFailed);
+        }
+        match self.messages.outputs(first, further) {
+            Ok(WireOutputs { engine_index, timestamp, outputs, .. }) => {
+                let timestamp = Some(timestamp).filter(|timestamp| *timestamp > 0.0);
+                outputs.iter().for_each(|output| self.observe(engine_index.into(), timestamp, output));
             }
-            Ok(EngineMessage::Dead) => {
-                tracing::warn!("an engine core has died");
-                self.end_where(|_| true, Outcome::UpstreamFailed);
-            }
-            Ok(EngineMessage::Other) => {}
             Err(error) => {
                 self.is_unread(&error);
                 self.mark_incomplete();
@@ -260,15 +271,16 @@ impl CoreObserver {
         }
     }
 
-    fn observe(&self, engine: u64, timestamp: Option<f64>, output: RequestStep) {
+    fn observe(&self, engine: u64, timestamp: Option<f64>, output: &WireOutput) {
         let mut all = self.open.lock();
-        let Some(open) = all.by_id.get_mut(&output.id) else { return };
-        let (id, finish) = (output.id.clone(), output.finish);
+        let Some(open) = all.by_id.get_mut(&output.request_id) else { return };
         open.facts.engine = engine;
-        open.observe(output, timestamp);
+        open.observe(output, timestamp, self.shared.keeps.logprobs);
         drop(all);
-        if let (Some(finish), Some(open)) = (finish, finish.and_then(|_| self.take(&id))) {
-            self.finish(open, if finish == FinishReason::Error { Outcome::Error } else { Outcome::Finished });
+        if let Some(finish) = output.finish_reason
+            && let Some(open) = self.take(&output.request_id)
+        {
+            self.finish(open, if finish == WireFinish::Error { Outcome::Error } else { Outcome::Finished });
         }
     }
 
@@ -282,11 +294,10 @@ impl CoreObserver {
     fn finish(&self, mut open: OpenCoreRequest, outcome: Outcome) {
         self.prompt_bytes.fetch_sub(open.prompt_bytes, Relaxed);
         let prompt = open.prompt_tokens.unwrap_or(0);
-        if let Some(observed) = open.exchange.observed() {
-            observed.usage = Some(EngineUsage::of(prompt, open.output_tokens, open.cached_tokens));
-            observed.done = true;
-            observed.core = Some(open.facts);
-        }
+        let observed = &mut open.exchange.observed;
+        observed.usage = Some(EngineUsage::of(prompt, open.output_tokens, open.cached_tokens));
+        observed.done = true;
+        observed.core = Some(open.facts);
         open.exchange.end(outcome);
     }
 
@@ -301,6 +312,14 @@ impl CoreObserver {
     /// Notes that tokens of any request may have been missed.
     fn mark_incomplete(&self) {
         self.open.lock().by_id.values_mut().for_each(|open| open.facts.is_incomplete = true);
+    }
+
+    /// Observes an engine's settings, which it reports when it is ready.
+    fn observe_ready(&self, frames: &[Vec<u8>]) {
+        let Some(mut settings) = frames.first().and_then(|frame| self.messages.ready(frame)) else { return };
+        self.warn_of(&settings.version);
+        settings.models.extend(self.model.clone());
+        self.capabilities.set_facts(Some(settings));
     }
 
     /// Says once of a version that is not known what becomes of its messages.
@@ -335,45 +354,45 @@ impl OpenRequests {
 
 impl OpenCoreRequest {
     /// Adds what a step gave it.
-    fn observe(&mut self, output: RequestStep, timestamp: Option<f64>) {
+    fn observe(&mut self, output: &WireOutput, timestamp: Option<f64>, keeps_logprobs: bool) {
         let at = self.exchange.elapsed();
         let facts = &mut self.facts;
-        for event in &output.events {
-            match event.kind {
-                StepKind::Queued => facts.queued = facts.queued.or(Some(event.timestamp)),
-                StepKind::Scheduled => facts.scheduled = facts.scheduled.or(Some(event.timestamp)),
-                StepKind::Preempted => facts.preemptions = facts.preemptions.saturating_add(1),
+        for (kind, time) in &output.events {
+            match kind {
+                1 => facts.queued = facts.queued.or(Some(*time)),
+                2 => facts.scheduled = facts.scheduled.or(Some(*time)),
+                3 => facts.preemptions = facts.preemptions.saturating_add(1),
+                _ => {}
             }
         }
-        if let Some(prefill) = output.prefill {
-            self.cached_tokens = Some(prefill.cached);
-            self.prompt_tokens = self.prompt_tokens.or(Some(prefill.prompt));
+        if let Some(prefill) = output.prefill_stats {
+            self.cached_tokens = Some(prefill.cached.saturating_add(prefill.external));
+            self.prompt_tokens = self.prompt_tokens.or(Some(prefill.prompt_tokens));
         }
-        if !output.token_ids.is_empty() {
+        let tokens = output.new_token_ids.as_slice();
+        if !tokens.is_empty() {
             facts.first_token = facts.first_token.or(timestamp);
         }
-        output.logprobs.into_iter().for_each(|logprobs| facts.logprobs.push(logprobs));
-        output.prompt_logprobs.into_iter().for_each(|logprobs| facts.logprobs.push_prompt(logprobs));
-        self.output_tokens =
-            self.output_tokens.saturating_add(u32::try_from(output.token_ids.len()).unwrap_or(u32::MAX));
-        let choice = self.choice;
-        if let Some(observed) = self.exchange.observed() {
-            observed.first_event.get_or_insert(at);
-            observed.choices.observe(choice, false, |choice| choice.observe_tokens(&output.token_ids, at));
+        if keeps_logprobs {
+            let (of_step, of_prompt) = (&output.new_logprobs, &output.new_prompt_logprobs);
+            of_step.iter().for_each(|tensors| facts.logprobs.push(logprobs(tensors)));
+            of_prompt.iter().for_each(|tensors| facts.logprobs.push_prompt(prompt_logprobs(tensors)));
         }
-        if let Some(finish) = output.finish {
-            self.observe_finish(finish, output.stop_token);
+        self.output_tokens = self.output_tokens.saturating_add(u32::try_from(tokens.len()).unwrap_or(u32::MAX));
+        let choice = self.choice;
+        let observed = &mut self.exchange.observed;
+        observed.first_event.get_or_insert(at);
+        observed.choices.observe(choice, false, |choice| choice.observe_tokens(tokens, tokens.len(), at));
+        if let Some(reason) = output.finish_reason {
+            self.observe_finish(finish_reason(reason), output.stop_reason);
         }
     }
 
     fn observe_finish(&mut self, finish: FinishReason, stop_token: Option<u32>) {
-        let choice = self.choice;
-        if let Some(observed) = self.exchange.observed() {
-            observed.choices.observe(choice, false, |choice| {
-                choice.finish_reason = Some(finish.name().to_owned());
-                choice.stop_token = stop_token;
-            });
-        }
+        self.exchange.observed.choices.observe(self.choice, false, |choice| {
+            choice.finish_reason = Some(finish.name().to_owned());
+            choice.stop_token = stop_token;
+        });
     }
 }
 
@@ -386,88 +405,50 @@ fn endpoint_of(name: &str) -> Endpoint {
     }
 }
 
-/// Observer of the front end's side of an input connection.
-pub(super) struct InputObserver {
+/// Observer of one side of a connection.
+pub(super) struct SideObserver {
     observer: Arc<CoreObserver>,
-    connection: u64,
+    side: RelayedSide,
     reader: ZmtpReader,
 }
 
-/// Observer of the engine's side of an input connection.
-pub(super) struct ReadyObserver {
-    observer: Arc<CoreObserver>,
-    reader: ZmtpReader,
+/// What a side of a connection says.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum RelayedSide {
+    /// The front end's requests, by the connection of this number.
+    Requests(u64),
+    /// That an engine is ready for them.
+    Ready,
+    /// What an engine's steps gave.
+    Outputs,
 }
 
-pub(super) struct OutputObserver {
-    observer: Arc<CoreObserver>,
-    reader: ZmtpReader,
-}
-
-impl InputObserver {
-    pub(super) fn new(observer: Arc<CoreObserver>) -> Self {
-        let connection = observer.connections.fetch_add(1, Relaxed);
-        let reader = ZmtpReader::new(MOST_BYTES, REQUEST_FRAMES).within(&observer.held);
-        Self { observer, connection, reader }
-    }
-
-    /// Begins to observe the other side of this connection.
-    pub(super) fn engine_side(&self) -> ReadyObserver {
-        let reader = ZmtpReader::new(1 << 20, 1).within(&self.observer.held);
-        ReadyObserver { observer: Arc::clone(&self.observer), reader }
-    }
-
-    pub(super) fn observe(&mut self, bytes: &[u8]) {
-        let Self { observer, connection, reader } = self;
-        reader.push(bytes, |unit| match unit {
-            ZmtpUnit::Message(frames) => observer.observe_front_end(*connection, &frames),
-            // Nothing but a request is so long.
-            ZmtpUnit::TooLong => observer.miss_request(&"it is too long"),
-            ZmtpUnit::Greeting(_) | ZmtpUnit::Command(_) => {}
-        });
-    }
-
-    /// Ends the requests of the connection.
-    pub(super) fn ended(&self, by: EndedBy) {
-        let outcome = match by {
-            EndedBy::Engine => Outcome::UpstreamFailed,
-            EndedBy::FrontEnd => Outcome::ClientGone,
-            EndedBy::Tap => Outcome::Cut,
+impl SideObserver {
+    pub(super) fn new(observer: Arc<CoreObserver>, side: RelayedSide) -> Self {
+        let reader = match side {
+            RelayedSide::Requests(_) => ZmtpReader::new(MOST_BYTES, REQUEST_FRAMES),
+            RelayedSide::Ready => ZmtpReader::new(1 << 20, 1),
+            RelayedSide::Outputs => ZmtpReader::new(MOST_BYTES, usize::MAX),
         };
-        self.observer.end_where(|open| open.connection == self.connection, outcome);
+        let reader = reader.within(&observer.held);
+        Self { observer, side, reader }
     }
-}
 
-impl ReadyObserver {
     pub(super) fn observe(&mut self, bytes: &[u8]) {
-        let Self { observer, reader } = self;
-        reader.push(bytes, |unit| {
-            if let ZmtpUnit::Message(frames) = unit
-                && let Some(mut settings) = frames.first().and_then(|frame| observer.messages.ready(frame))
-            {
-                observer.warn_of(&settings.version);
-                settings.models.extend(observer.model.clone());
-                observer.capabilities.set_facts(Some(settings));
+        let Self { observer, side, reader } = self;
+        reader.push(bytes, |unit| match (unit, *side) {
+            (ZmtpUnit::Message(frames), RelayedSide::Requests(connection)) => {
+                observer.observe_front_end(connection, &frames);
             }
-        });
-    }
-}
-
-impl OutputObserver {
-    pub(super) fn new(observer: Arc<CoreObserver>) -> Self {
-        let reader = ZmtpReader::new(MOST_BYTES, usize::MAX).within(&observer.held);
-        Self { observer, reader }
-    }
-
-    pub(super) fn observe(&mut self, bytes: &[u8]) {
-        let Self { observer, reader } = self;
-        reader.push(bytes, |unit| match unit {
-            ZmtpUnit::Message(frames) => observer.observe_engine(&frames),
-            ZmtpUnit::TooLong => {
+            (ZmtpUnit::Message(frames), RelayedSide::Ready) => observer.observe_ready(&frames),
+            (ZmtpUnit::Message(frames), RelayedSide::Outputs) => observer.observe_engine(&frames),
+            // Nothing but a request is so long.
+            (ZmtpUnit::TooLong, RelayedSide::Requests(_)) => observer.miss_request(&"it is too long"),
+            (ZmtpUnit::TooLong, RelayedSide::Outputs) => {
                 observer.is_unread(&"it is too long");
                 observer.mark_incomplete();
             }
-            ZmtpUnit::Greeting(_) | ZmtpUnit::Command(_) => {}
+            (ZmtpUnit::TooLong, RelayedSide::Ready) | (ZmtpUnit::Greeting(_) | ZmtpUnit::Command(_), _) => {}
         });
     }
 }

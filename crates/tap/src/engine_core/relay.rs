@@ -26,7 +26,7 @@ use tokio::{
 
 use super::{
     addresses::{InitAddresses, SocketRole},
-    observer::{CoreObserver, InputObserver, OutputObserver},
+    observer::{CoreObserver, RelayedSide, SideObserver},
 };
 use base::{lock::Lock, rate_limited_log::RateLimitedLog};
 use engine_core::{
@@ -158,26 +158,18 @@ impl CoreRelay {
         let (mut from_engine, mut to_engine) = engine.split();
         let (mut from_front, mut to_front) = front.split();
         let mut stop = self.stop.clone();
-        let (mut input, mut output) = (None, None);
-        match socket.role {
-            SocketRole::Input => input = Some(InputObserver::new(Arc::clone(&self.observer))),
-            SocketRole::Output => output = Some(OutputObserver::new(Arc::clone(&self.observer))),
-            SocketRole::Handshake | SocketRole::Coordinator => {}
-        }
-        let mut reading = input.as_ref().map(InputObserver::engine_side);
-        let sent = pass(&mut from_engine, &mut to_front, |bytes| {
-            reading.iter_mut().for_each(|reading| reading.observe(bytes));
-            output.iter_mut().for_each(|output| output.observe(bytes));
-        });
+        let connection = self.observer.next_connection();
+        let observed = |side| Some(SideObserver::new(Arc::clone(&self.observer), side));
+        let (mut of_engine, mut of_front) = match socket.role {
+            SocketRole::Input => (observed(RelayedSide::Ready), observed(RelayedSide::Requests(connection))),
+            SocketRole::Output => (observed(RelayedSide::Outputs), None),
+            SocketRole::Handshake | SocketRole::Coordinator => (None, None),
+        };
+        let sent = pass(&mut from_engine, &mut to_front, &mut of_engine);
         let received = async {
             match socket.role {
                 SocketRole::Handshake => self.handshake(&mut from_front, &mut to_engine, ip).await,
-                _ => {
-                    pass(&mut from_front, &mut to_engine, |bytes| {
-                        input.iter_mut().for_each(|input| input.observe(bytes));
-                    })
-                    .await
-                }
+                _ => pass(&mut from_front, &mut to_engine, &mut of_front).await,
             }
         };
         let (ended, error) = select! {
@@ -185,9 +177,7 @@ impl CoreRelay {
             end = sent => end.sides(EndedBy::Engine, EndedBy::FrontEnd),
             end = received => end.sides(EndedBy::FrontEnd, EndedBy::Engine),
         };
-        if let Some(input) = input {
-            input.ended(ended);
-        }
+        self.observer.end_connection(connection, ended);
         error.map_or(Ok(()), Err)
     }
 
@@ -289,7 +279,7 @@ impl PassEnd {
 async fn pass(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
-    mut observe: impl FnMut(&[u8]),
+    observer: &mut Option<SideObserver>,
 ) -> PassEnd {
     let mut portion = vec![0; PORTION];
     loop {
@@ -298,7 +288,7 @@ async fn pass(
             Ok(read) => portion.get(..read).unwrap_or_default(),
             Err(error) => return PassEnd::Source(Some(error)),
         };
-        observe(bytes);
+        observer.iter_mut().for_each(|observer| observer.observe(bytes));
         if let Err(error) = to.write_all(bytes).await {
             return PassEnd::Target(error);
         }

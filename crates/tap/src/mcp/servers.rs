@@ -129,10 +129,7 @@ impl McpServers {
 }
 
 impl Proxy {
-    /// Forwards a request to an MCP server.
-    ///
-    /// # Errors
-    /// With the request, where it is for none.
+    /// Forwards a request to an MCP server; gives back one that is for none.
     pub(crate) async fn pass_mcp(&self, request: Request<Incoming>) -> Result<Response<ProxyBody>, Request<Incoming>> {
         if !request.uri().path().starts_with(ROOT) {
             return Err(request);

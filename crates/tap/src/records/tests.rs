@@ -131,7 +131,7 @@ fn streamed(per_event: u32, has_ids: bool, at_end: Option<u32>) -> Record {
     if let Some(event) = at_end.as_ref().and_then(|payload| StreamEvent::read(payload.as_bytes())) {
         observed.observe_event(&event, std::time::Duration::from_millis(700));
     }
-    observed.observe_done();
+    observed.done = true;
     observed.e2e = std::time::Duration::from_millis(680);
     assembler().records(observed).next().unwrap().record
 }

@@ -32,7 +32,7 @@ use net::{
 };
 use recording::{
     canonical::CanonicalKey,
-    cassette::{self, AnswerContent, CassetteRecord, Moment, TransportFault},
+    cassette::{self, AnswerContent, BreakForm, CassetteRecord, Moment, TransportFault},
 };
 
 /// Headers of how this server sends a body, whatever was written by hand.
@@ -113,7 +113,7 @@ impl ServedRecord<'_> {
                 let schedule =
                     ResponseSchedule::body(complete, &streamed_chunks(record, &totals), &totals, self.pacing);
                 length = Some(bytes.len()).filter(|length| *length > 0);
-                if let Some(TransportFault::Truncate { .. }) = fault {
+                if fault.is_some_and(|fault| fault.form == BreakForm::Truncate) {
                     // Half of what is announced, and the connection breaks.
                     bytes.truncate(bytes.len() / 2);
                 }
@@ -121,7 +121,7 @@ impl ServedRecord<'_> {
             }
         };
         if let (Some(fault), RecordedContent::Events(_), Some(generated)) = (fault, &content, &mut generated) {
-            generated.break_off(&chunks, fault.after_events());
+            generated.break_off(&chunks, fault.after_events);
         }
         let recorded = record.answer.headers.clone();
         ReplayedResponse {
@@ -158,20 +158,18 @@ fn streamed_chunks(record: &CassetteRecord, totals: &[u32]) -> Vec<TokenChunk> {
 /// Leaves out what comes after a fault.
 fn cut(mut schedule: ResponseSchedule, fault: Option<TransportFault>, content: &RecordedContent) -> ResponseSchedule {
     match (fault, content) {
-        (Some(TransportFault::Truncate { .. }), RecordedContent::Body(_)) | (None, _) => {}
-        (Some(fault), _) => schedule.events.truncate(fault.after_events()),
+        (Some(TransportFault { form: BreakForm::Truncate, .. }), RecordedContent::Body(_)) | (None, _) => {}
+        (Some(fault), _) => schedule.events.truncate(fault.after_events),
     }
     schedule
 }
 
 fn end(fault: Option<TransportFault>, content: &RecordedContent) -> ResponseEnd {
-    match (fault, content) {
+    match (fault.map(|fault| fault.form), content) {
         (None, _) => ResponseEnd::Complete,
-        (Some(TransportFault::Reset { .. }), _) | (Some(TransportFault::Truncate { .. }), RecordedContent::Body(_)) => {
-            ResponseEnd::Broken
-        }
-        (Some(TransportFault::Truncate { .. }), RecordedContent::Events(_)) => ResponseEnd::Cut,
-        (Some(TransportFault::Stall { .. }), _) => ResponseEnd::Silent,
+        (Some(BreakForm::Reset), _) | (Some(BreakForm::Truncate), RecordedContent::Body(_)) => ResponseEnd::Broken,
+        (Some(BreakForm::Truncate), RecordedContent::Events(_)) => ResponseEnd::Cut,
+        (Some(BreakForm::Stall), _) => ResponseEnd::Silent,
     }
 }
 

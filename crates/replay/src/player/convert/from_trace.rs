@@ -165,7 +165,7 @@ fn answer(
 ) -> Result<ConvertedAnswer, String> {
     let status = first.status.unwrap_or(200);
     let fault = (first.outcome == Some(Outcome::UpstreamFailed))
-        .then_some(TransportFault::Reset { after_events: first.events.as_ref().map_or(0, Vec::len) });
+        .then_some(TransportFault::reset(first.events.as_ref().map_or(0, Vec::len)));
     let with = |content| RecordedAnswer { status, content, fault, ..RecordedAnswer::default() };
     if let Some(shown) = first.extra.get(ANSWER) {
         let answer =

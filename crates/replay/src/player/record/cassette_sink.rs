@@ -335,7 +335,7 @@ pub(crate) fn record_of(exchange: Exchange) -> RecordedExchange {
     let is_text = matches!(assembled.content, AnswerContent::Text(_) | AnswerContent::Bytes(_));
     let kept = copy.headers.into_iter().filter(|(name, value)| is_text || !is_usual(name, value)).collect();
     let is_broken = matches!(outcome, Outcome::UpstreamFailed | Outcome::TimedOut);
-    let fault = is_broken.then_some(TransportFault::Reset { after_events: events });
+    let fault = is_broken.then_some(TransportFault::reset(events));
     let aborted = matches!(outcome, Outcome::ClientGone | Outcome::Cut).then_some(events as u64);
     let answer = RecordedAnswer {
         status: response.status,

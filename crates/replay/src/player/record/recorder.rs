@@ -218,8 +218,8 @@ impl<S: Sink<Item = SinkEntry>> CassetteRecorder<S> {
     /// Returns what was recorded so far.
     pub(crate) fn report(&self) -> RecordReport {
         RecordReport {
-            queue_full: self.progress.queue_full().load(Relaxed),
-            queue_bytes: self.progress.queue_bytes().load(Relaxed),
+            queue_full: self.progress.queue_full.load(Relaxed),
+            queue_bytes: self.progress.queue_bytes.load(Relaxed),
             unredacted: self.is_unredacted.then(|| self.path.clone()),
             ..self.counts.report()
         }

@@ -6,22 +6,11 @@ use serde_json::Value;
 #[derive(Debug, Clone)]
 pub(in crate::mcp) struct OutgoingMessage {
     pub(in crate::mcp) line: Vec<u8>,
-    pub(in crate::mcp) kind: MessageKind,
     pub(in crate::mcp) method: Option<String>,
+    /// The id as JSON, where an answer is due.
+    pub(in crate::mcp) id: Option<String>,
     /// What headers of the modern era repeat.
     pub(in crate::mcp) params: Value,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::mcp) enum MessageKind {
-    /// The request that opens a session; with its id, as JSON.
-    Initialize(String),
-    /// Any other request; with its id, as JSON.
-    Request(String),
-    /// It cancels the request with this id, as JSON.
-    Cancel(String),
-    /// A notification, a reply, or several messages.
-    Other,
 }
 
 impl OutgoingMessage {
@@ -32,26 +21,20 @@ impl OutgoingMessage {
             return None;
         }
         let method = message.get("method").and_then(Value::as_str).map(str::to_owned);
-        let id = message.get("id").filter(|id| !id.is_null()).map(Value::to_string);
+        let id = message.get("id").filter(|id| method.is_some() && !id.is_null()).map(Value::to_string);
         let params = message.get_mut("params").map(Value::take).unwrap_or_default();
-        let kind = match (method.as_deref(), id) {
-            (Some("initialize"), Some(id)) => MessageKind::Initialize(id),
-            (Some(_), Some(id)) => MessageKind::Request(id),
-            (Some("notifications/cancelled"), None) => match params.get("requestId") {
-                Some(id) => MessageKind::Cancel(id.to_string()),
-                None => MessageKind::Other,
-            },
-            _ => MessageKind::Other,
-        };
-        Some(Self { line, kind, method, params })
+        Some(Self { line, method, id, params })
     }
 
-    /// The id, where an answer is due.
-    pub(in crate::mcp) fn id(&self) -> Option<&str> {
-        match &self.kind {
-            MessageKind::Initialize(id) | MessageKind::Request(id) => Some(id),
-            MessageKind::Cancel(_) | MessageKind::Other => None,
-        }
+    /// Whether it is a request that opens a session.
+    pub(in crate::mcp) fn opens_session(&self) -> bool {
+        self.id.is_some() && self.method.as_deref() == Some("initialize")
+    }
+
+    /// The id of the request that it cancels, as JSON.
+    pub(in crate::mcp) fn cancelled(&self) -> Option<String> {
+        let is_cancel = self.id.is_none() && self.method.as_deref() == Some("notifications/cancelled");
+        self.params.get("requestId").filter(|_| is_cancel).map(Value::to_string)
     }
 
     /// The revision that it names, in the modern era.

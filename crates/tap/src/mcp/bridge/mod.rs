@@ -27,7 +27,7 @@ use tokio::{
 };
 
 use self::{
-    message::{MessageKind, OutgoingMessage},
+    message::OutgoingMessage,
     post::{ClientLine, Post},
 };
 use super::{AT_ONCE, McpTapEnd, McpTapError, RecordingTarget};
@@ -148,16 +148,16 @@ impl Bridge {
             tracing::warn!("a line of the client is no message and is not passed on");
             return;
         };
-        if let MessageKind::Cancel(id) = &outgoing.kind
-            && let Some(task) = running.remove(id)
+        if let Some(id) = outgoing.cancelled()
+            && let Some(task) = running.remove(&id)
             && self.post.is_modern(&outgoing)
         {
             return task.abort();
         }
         let post = Arc::clone(&self.post);
-        match outgoing.kind.clone() {
+        match outgoing.id.clone().filter(|_| !outgoing.opens_session()) {
             // What comes next needs its session, or follows from it.
-            MessageKind::Initialize(_) | MessageKind::Other | MessageKind::Cancel(_) => {
+            None => {
                 let opens = outgoing.method.as_deref() == Some("notifications/initialized");
                 post.send(outgoing).await;
                 if opens {
@@ -165,7 +165,7 @@ impl Bridge {
                     self.tasks.spawn(async move { post.listen().await });
                 }
             }
-            MessageKind::Request(id) => {
+            Some(id) => {
                 // Its stream would never end by itself.
                 let is_endless = outgoing.method.as_deref() == Some("subscriptions/listen");
                 let task = self.tasks.spawn(async move {

@@ -1,16 +1,14 @@
 //! Posting of messages, and the outcome of the responses.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, uri::PathAndQuery};
 use http_body_util::Full;
 use serde_json::{Value, json};
-use tokio::{sync::Notify, sync::mpsc::Sender as Queue};
+use tokio::sync::{mpsc::Sender as Queue, watch};
 
 use super::{
     headers::{self, Annotated},
-    message::{MessageKind, OutgoingMessage},
+    message::OutgoingMessage,
 };
 use crate::mcp::as_line;
 use base::lock::Lock;
@@ -42,8 +40,7 @@ pub(super) struct Post {
     headers: Vec<(HeaderName, HeaderValue)>,
     queue: Queue<ClientLine>,
     state: Lock<BridgeSession>,
-    is_closed: AtomicBool,
-    closed: Notify,
+    closed: watch::Sender<bool>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -64,8 +61,7 @@ impl Post {
         queue: Queue<ClientLine>,
     ) -> Self {
         let target = url.target("", None);
-        let (state, is_closed, closed) = (Lock::default(), AtomicBool::new(false), Notify::new());
-        Self { upstream, target, headers, queue, state, is_closed, closed }
+        Self { upstream, target, headers, queue, state: Lock::default(), closed: watch::Sender::default() }
     }
 
     /// Whether a message belongs to a connection of the modern era.
@@ -75,19 +71,12 @@ impl Post {
 
     /// Ends the stream of what belongs to no request.
     pub(super) fn close(&self) {
-        self.is_closed.store(true, Relaxed);
-        self.closed.notify_waiters();
-    }
-
-    pub(super) fn is_closed(&self) -> bool {
-        self.is_closed.load(Relaxed)
+        self.closed.send_replace(true);
     }
 
     pub(super) async fn until_closed(&self) {
-        let closed = self.closed.notified();
-        if !self.is_closed() {
-            closed.await;
-        }
+        let mut closed = self.closed.subscribe();
+        drop(closed.wait_for(|is_closed| *is_closed).await);
     }
 
     /// Posts a message and passes on what comes back, to its end.
@@ -133,7 +122,7 @@ impl Post {
         if let Some(version) = outgoing.version() {
             self.state.lock().modern = Some(version.to_owned());
         }
-        if matches!(outgoing.kind, MessageKind::Initialize(_)) {
+        if outgoing.opens_session() {
             // It starts again.
             *self.state.lock() = BridgeSession::default();
         }
@@ -154,7 +143,7 @@ impl Post {
 
     async fn answered(&self, outgoing: &OutgoingMessage, response: PostResponse) {
         let status = response.status();
-        let Some(id) = outgoing.id() else {
+        let Some(id) = outgoing.id.as_deref() else {
             if !status.is_success() {
                 tracing::warn!(%status, "the server refused a message of the client");
             }
@@ -193,7 +182,7 @@ impl Post {
 
     async fn unanswered(&self, outgoing: &OutgoingMessage, error: &UpstreamError) {
         let why = format!("{error}: {}", error.cause());
-        match outgoing.id() {
+        match &outgoing.id {
             Some(id) => self.line(id, &json!({"error": {"code": INTERNAL, "message": why}})).await,
             None => tracing::warn!("a message of the client is lost: {why}"),
         }
@@ -201,7 +190,7 @@ impl Post {
 
     /// Notes the session that a server opened.
     fn keep_session(&self, outgoing: &OutgoingMessage, headers: &HeaderMap) {
-        if let (MessageKind::Initialize(_), Some(session)) = (&outgoing.kind, headers.get(SESSION)) {
+        if let Some(session) = headers.get(SESSION).filter(|_| outgoing.opens_session()) {
             self.state.lock().session = Some(session.clone());
         }
     }

@@ -28,7 +28,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(30);
 impl Post {
     /// Passes the stream of a response on, and what follows of it in later streams, until the answer has come.
     pub(super) async fn stream(&self, outgoing: &OutgoingMessage, body: UpstreamBody<Full<Bytes>>) {
-        let id = outgoing.id().unwrap_or_default();
+        let id = outgoing.id.as_deref().unwrap_or_default();
         let mut events = EventData::new(MOST_BYTES);
         let mut is_answered = self.events(body, &mut events, Some((id, outgoing))).await;
         let mut attempts = 0;

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::{runtime::Handle, sync::mpsc::Receiver, task::JoinHandle, time::timeout};
 
 use self::process::Process;
-use super::bridge::message::{MessageKind, OutgoingMessage};
+use super::bridge::message::OutgoingMessage;
 use base::lock::Lock;
 use net::{
     server::{ResponseBody, whole_body},
@@ -133,7 +133,7 @@ impl Spawned {
             let data = json!({"supported": VERSIONS, "requested": version});
             return bad(-32022, "a server over stdio is served with sessions only", Some(data));
         }
-        if !matches!(outgoing.kind, MessageKind::Initialize(_)) {
+        if !outgoing.opens_session() {
             return bad(-32600, "the request names no session; begin with initialize", None);
         }
         if self.sessions.lock().len() >= MOST_PROCESSES {
@@ -197,7 +197,7 @@ impl Spawned {
 
 /// Hands a message to a process and answers with what comes back.
 async fn post(process: &Process, headers: &HeaderMap, outgoing: OutgoingMessage) -> Response<ResponseBody> {
-    let Some(id) = outgoing.id().map(str::to_owned) else {
+    let Some(id) = outgoing.id.clone() else {
         let is_message = outgoing.line.trim_ascii_start().starts_with(b"{");
         return match is_message && process.send(outgoing).await {
             true => {

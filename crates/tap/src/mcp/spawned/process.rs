@@ -36,7 +36,7 @@ const MOST_QUEUED: usize = 64;
 const END_WITHIN: Duration = Duration::from_secs(1);
 
 /// A process, as its session sees it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Process {
     /// The server in messages.
     shown: String,
@@ -59,9 +59,7 @@ pub(super) fn start(
     let mut child = spawn(command)?;
     let (send, lines) = channel(MOST_QUEUED);
     let input = Lock::new(Some(send));
-    let (status, has_answered) = (OnceLock::new(), AtomicBool::new(false));
-    let (routes, closed) = (Lock::default(), Notify::new());
-    let process = Arc::new(Process { shown, status, has_answered, input, routes, observer, closed });
+    let process = Arc::new(Process { shown, input, observer, ..Process::default() });
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let running = Arc::clone(&process);
     Ok((process, async move {
@@ -86,7 +84,7 @@ impl Process {
     /// Hands a request over; gives what belongs to it. `None` where the process has ended.
     pub(super) async fn ask(&self, outgoing: OutgoingMessage, takes_events: bool) -> Option<Receiver<Bytes>> {
         let token = outgoing.params.get("_meta").and_then(|meta| meta.get("progressToken")).cloned();
-        let messages = self.routes.lock().open(outgoing.id().unwrap_or_default(), token, takes_events)?;
+        let messages = self.routes.lock().open(outgoing.id.as_deref().unwrap_or_default(), token, takes_events)?;
         self.send(outgoing).await.then_some(messages)
     }
 
