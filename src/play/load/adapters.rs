@@ -11,10 +11,7 @@
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::{
-    api::{
-        ApiError,
-        lora::{LoadAdapter, UnloadAdapter},
-    },
+    api::{ApiError, lora::LoadAdapter},
     engine::kv_cache::LoraRequest,
     play::{
         PlayError,
@@ -151,12 +148,11 @@ impl Adapters {
     ///
     /// # Errors
     /// A name that is no adapter's.
-    pub(in crate::play) fn unload(&self, request: UnloadAdapter) -> Result<String, ApiError> {
-        let UnloadAdapter { lora_name } = request;
+    pub(in crate::play) fn unload(&self, lora_name: &str) -> Result<String, ApiError> {
         if lora_name.is_empty() {
             return Err(ApiError::invalid_input("'lora_name' needs to be provided to unload a LoRA adapter."));
         }
-        self.change(|loaded| match loaded.position(&lora_name) {
+        self.change(|loaded| match loaded.position(lora_name) {
             Some(at) => {
                 loaded.adapters.remove(at);
                 Ok(format!("Success: LoRA adapter '{lora_name}' removed successfully."))

@@ -9,7 +9,7 @@ use http::StatusCode;
 use crate::{
     api::{
         ApiError,
-        lora::{LoadAdapter, UnloadAdapter},
+        lora::{LoadAdapter, unloaded},
     },
     play::{
         ServerState,
@@ -95,7 +95,7 @@ pub(in crate::play) async fn unload_adapter(
     extract::State(state): extract::State<Arc<ServerState>>,
     JsonBody { bytes, .. }: JsonBody,
 ) -> Result<Response, ErrorResponse> {
-    Ok(done(state.adapters.unload(UnloadAdapter::parse(&bytes)?)?))
+    Ok(done(state.adapters.unload(&unloaded(&bytes)?)?))
 }
 
 fn done(message: String) -> Response {
