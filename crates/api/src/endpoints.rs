@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub const CHAT: &str = "/v1/chat/completions";
 
 /// The kind of API that was called, as recordings name it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Endpoint {
     /// `/v1/chat/completions`

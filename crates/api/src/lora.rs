@@ -21,13 +21,6 @@ pub struct LoadAdapter {
     pub load_inplace: bool,
 }
 
-/// A request to `/v1/unload_lora_adapter`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnloadAdapter {
-    /// The name that is forgotten.
-    pub lora_name: String,
-}
-
 const LOAD: Object = object(&[
     Field("lora_name", Kind::Text, Required),
     Field("lora_path", Kind::Text, Required),
@@ -51,13 +44,11 @@ impl LoadAdapter {
     }
 }
 
-impl UnloadAdapter {
-    /// Reads a body.
-    ///
-    /// # Errors
-    /// Not JSON, not an object, or with fields of other types.
-    pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
-        let map = schema::read(&UNLOAD, body)?;
-        Ok(Self { lora_name: ValidBody(&map).text("lora_name").unwrap_or_default() })
-    }
+/// Reads a request to `/v1/unload_lora_adapter`: the name that is forgotten.
+///
+/// # Errors
+/// Not JSON, not an object, or with fields of other types.
+pub fn unloaded(body: &[u8]) -> Result<String, ApiError> {
+    let map = schema::read(&UNLOAD, body)?;
+    Ok(ValidBody(&map).text("lora_name").unwrap_or_default())
 }

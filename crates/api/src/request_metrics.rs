@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Times of the one choice that an answer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,41 +18,32 @@ pub struct RequestTimes {
 impl RequestTimes {
     /// In a full body: every null is there.
     pub(super) fn full(&self, tokens: u32) -> String {
-        let fields = self.fields(tokens).map(|(name, value)| {
-            let value = value.map_or_else(|| "null".to_owned(), number);
-            format!("\"{name}\":{value}")
-        });
-        format!("{{{},\"speculative_decoding\":null}}", fields.join(","))
+        let mut fields = self.fields(tokens);
+        fields.insert("speculative_decoding".to_owned(), Value::Null);
+        Value::Object(fields).to_string()
     }
 
     /// On the last event of a stream; nulls are left out.
     pub(super) fn closing(&self, tokens: u32) -> String {
-        let fields = self.fields(tokens).into_iter();
-        let fields = fields.filter_map(|(name, value)| Some(format!("\"{name}\":{}", number(value?))));
-        format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
-    }
-
-    pub(super) fn json(&self, tokens: u32) -> Value {
-        self.fields(tokens).into_iter().map(|(name, value)| (name, Value::from(value))).collect()
+        let mut fields = self.fields(tokens);
+        fields.retain(|_, value| !value.is_null());
+        Value::Object(fields).to_string()
     }
 
     /// The mean is over the gaps between tokens; the rate is over all the time that the request ran.
-    fn fields(&self, tokens: u32) -> [(&'static str, Option<f64>); 5] {
+    pub(super) fn fields(&self, tokens: u32) -> Map<String, Value> {
         let milliseconds = |time: Duration| time.as_secs_f64() * 1000.0;
         let gaps = tokens.saturating_sub(1);
         let ran = milliseconds(self.first_token + self.generation);
-        [
+        let fields = [
             ("time_to_first_token_ms", Some(milliseconds(self.first_token))),
             ("generation_time_ms", Some(milliseconds(self.generation))),
             ("queue_time_ms", Some(milliseconds(self.queued))),
             ("mean_itl_ms", (gaps > 0).then(|| milliseconds(self.generation) / f64::from(gaps))),
             ("tokens_per_second", (ran > 0.0).then(|| f64::from(tokens) / ran * 1000.0)),
-        ]
+        ];
+        fields.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect()
     }
-}
-
-fn number(value: f64) -> String {
-    Value::from(value).to_string()
 }
 
 #[cfg(test)]

@@ -15,15 +15,8 @@ const DEEPEST_SCHEMA: usize = 64;
 /// Levels by which a structural tag may nest deeper than the schemas in it.
 const TAG_DEPTH: usize = 16;
 
-/// The kinds of constraint, in the order in which the engine prints them.
-const KINDS: [&str; 5] = ["json", "regex", "choice", "grammar", "json_object"];
-
-/// The options beside them.
-const OPTIONS: [(&str, Value); 3] = [
-    ("disable_any_whitespace", Value::Bool(false)),
-    ("disable_additional_properties", Value::Bool(false)),
-    ("whitespace_pattern", Value::Null),
-];
+/// The kinds of constraint.
+const KINDS: [&str; 6] = ["json", "regex", "choice", "grammar", "json_object", "structural_tag"];
 
 /// Constraint that every text of an answer conforms to.
 #[derive(Debug, Clone, PartialEq)]
@@ -100,29 +93,27 @@ impl RequestedStructure {
     /// # Errors
     /// 400 for none and for several, with everything that was requested as the engine prints it.
     pub(super) fn check_count(&self) -> Result<(), ApiError> {
-        let count = KINDS.iter().chain(&["structural_tag"]).filter(|kind| self.get(kind).is_some()).count();
+        let count = KINDS.iter().filter(|kind| self.get(kind).is_some()).count();
         let what = match count {
             1 => return Ok(()),
             0 => "You must use one kind of structured outputs constraint but none are specified: ",
             _ => "You can only use one kind of structured outputs constraint but multiple are specified: ",
         };
-        Err(ApiError::bad_request(format!("{what}{}", self.printed())))
+        Err(ApiError::bad_request(format!("{what}{}", python::literal(&self.params()))))
     }
 
-    fn printed(&self) -> String {
-        let shown = |name: &str, absent: &Value| {
-            let value = self.kinds.get(name).unwrap_or(absent);
-            let value = if matches!(absent, Value::Bool(_)) || name == "json_object" {
-                if value.is_null() { Value::Null } else { Value::Bool(is_set(value)) }
-            } else {
-                value.clone()
-            };
-            format!("'{name}': {}", python::literal(&value))
-        };
-        let kinds = KINDS.iter().map(|name| shown(name, &Value::Null));
-        let options = OPTIONS.iter().map(|(name, absent)| shown(name, absent));
-        let rest = [shown("structural_tag", &Value::Null), "'_backend': None, '_backend_was_auto': False".to_owned()];
-        format!("{{{}}}", kinds.chain(options).chain(rest).collect::<Vec<_>>().join(", "))
+    /// Everything that was requested, with the engine's names and in its order.
+    pub(super) fn params(&self) -> Value {
+        let value = |name: &str| self.kinds.get(name).cloned().unwrap_or_default();
+        let flag = |name: &str| self.kinds.get(name).is_some_and(is_set);
+        json!({
+            "json": value("json"), "regex": value("regex"), "choice": value("choice"), "grammar": value("grammar"),
+            "json_object": self.get("json_object").map(is_set),
+            "disable_any_whitespace": flag("disable_any_whitespace"),
+            "disable_additional_properties": flag("disable_additional_properties"),
+            "whitespace_pattern": value("whitespace_pattern"), "structural_tag": value("structural_tag"),
+            "_backend": null, "_backend_was_auto": false,
+        })
     }
 
     /// The constraint, judged in the engine's order.

@@ -18,21 +18,23 @@ use rustix::{
 };
 use tokio::time::Instant;
 
-/// Load of a benchmark: its requests, connections and rounds.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct BenchLoad {
-    /// Connections, each with one request at a time.
-    pub(crate) streams: usize,
-    /// Time over which the first requests are spread.
-    pub(crate) spread: Duration,
-    /// No request begins later than this after the first one.
-    pub(crate) time: Duration,
-    /// Requests of one connection, at most.
-    pub(crate) rounds: usize,
-    /// Output tokens that are requested.
-    pub(crate) tokens: usize,
-    /// True if responses are streams of events.
-    pub(crate) is_stream: bool,
+base::with_defaults! {
+    /// Load of a benchmark: its requests, connections and rounds.
+    #[derive(Debug, Clone, Copy)]
+    pub(crate) struct BenchLoad {
+        /// Connections, each with one request at a time.
+        pub(crate) streams: usize = 1,
+        /// Time over which the first requests are spread.
+        pub(crate) spread: Duration,
+        /// No request begins later than this after the first one.
+        pub(crate) time: Duration,
+        /// Requests of one connection, at most.
+        pub(crate) rounds: usize = 1,
+        /// Output tokens that are requested.
+        pub(crate) tokens: usize = 1,
+        /// True if responses are streams of events.
+        pub(crate) is_stream: bool = true,
+    }
 }
 
 /// Measurements of a load; times in milliseconds.
@@ -62,10 +64,16 @@ struct LoadedConnection {
     socket: TcpStream,
     unread: Vec<u8>,
     sent: Instant,
+    rounds: usize,
+    response: ReadResponse,
+}
+
+/// A response as far as it was read.
+#[derive(Default)]
+struct ReadResponse {
     first: Option<Instant>,
     last: Option<Instant>,
     tokens: usize,
-    rounds: usize,
     /// Bytes left of a body with a `content-length`.
     length: Option<usize>,
     in_body: bool,
@@ -214,18 +222,8 @@ fn connect(poll: &OwnedFd, address: SocketAddr, number: usize) -> io::Result<Loa
     socket.set_nodelay(true)?;
     socket.set_nonblocking(true)?;
     epoll::add(poll, &socket, epoll::EventData::new_u64(number as u64), epoll::EventFlags::IN)?;
-    Ok(LoadedConnection {
-        socket,
-        unread: Vec::new(),
-        sent: Instant::now(),
-        first: None,
-        last: None,
-        tokens: 0,
-        rounds: 0,
-        length: None,
-        in_body: false,
-        zero_chunk: false,
-    })
+    let (sent, response) = (Instant::now(), ReadResponse::default());
+    Ok(LoadedConnection { socket, unread: Vec::new(), sent, rounds: 0, response })
 }
 
 fn request(address: SocketAddr, load: &BenchLoad) -> Vec<u8> {
@@ -244,8 +242,7 @@ fn request(address: SocketAddr, load: &BenchLoad) -> Vec<u8> {
 
 impl LoadedConnection {
     fn ask(&mut self, request: &[u8]) -> io::Result<()> {
-        (self.first, self.last, self.tokens, self.length) = (None, None, 0, None);
-        (self.in_body, self.zero_chunk) = (false, false);
+        self.response = ReadResponse::default();
         self.unread.clear();
         self.rounds += 1;
         self.sent = Instant::now();
@@ -254,7 +251,10 @@ impl LoadedConnection {
 
     fn read(&mut self, bytes: &mut [u8], seen: &mut BenchSeen) -> Read1 {
         let read = match self.socket.read(bytes) {
-            Ok(0) => return if self.in_body && self.length.is_none() { Read1::Answered } else { Read1::Gone },
+            Ok(0) => {
+                let is_whole = self.response.in_body && self.response.length.is_none();
+                return if is_whole { Read1::Answered } else { Read1::Gone };
+            }
             Ok(read) => read,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Read1::More,
             Err(_) => return Read1::Gone,
@@ -262,12 +262,26 @@ impl LoadedConnection {
         let now = Instant::now();
         let mut unread = std::mem::take(&mut self.unread);
         unread.extend_from_slice(&bytes[..read]);
-        let (used, outcome) = self.digest(&unread, now, seen);
+        let (used, outcome) = self.response.digest(&unread, now, seen);
         unread.drain(..used);
         self.unread = unread;
         outcome
     }
 
+    fn account(&self, seen: &mut BenchSeen, is_stream: bool) {
+        let millis = |duration: Duration| duration.as_secs_f64() * 1e3;
+        let ReadResponse { first, last, tokens, .. } = self.response;
+        seen.answers += 1;
+        seen.tokens += if is_stream { tokens } else { 1 };
+        seen.whole.push(millis(self.sent.elapsed()));
+        seen.first.extend(first.map(|first| millis(first - self.sent)));
+        if let (Some(first), Some(last), true) = (first, last, tokens > 1) {
+            seen.means.push(millis(last - first) / (tokens - 1) as f64);
+        }
+    }
+}
+
+impl ReadResponse {
     /// How many bytes were understood.
     fn digest(&mut self, unread: &[u8], now: Instant, seen: &mut BenchSeen) -> (usize, Read1) {
         let mut used = 0;
@@ -310,17 +324,6 @@ impl LoadedConnection {
         self.first.get_or_insert(now);
         if let Some(last) = self.last.replace(now) {
             seen.gaps.push((now - last).as_secs_f64() * 1e3);
-        }
-    }
-
-    fn account(&self, seen: &mut BenchSeen, is_stream: bool) {
-        let millis = |duration: Duration| duration.as_secs_f64() * 1e3;
-        seen.answers += 1;
-        seen.tokens += if is_stream { self.tokens } else { 1 };
-        seen.whole.push(millis(self.sent.elapsed()));
-        seen.first.extend(self.first.map(|first| millis(first - self.sent)));
-        if let (Some(first), Some(last), true) = (self.first, self.last, self.tokens > 1) {
-            seen.means.push(millis(last - first) / (self.tokens - 1) as f64);
         }
     }
 }

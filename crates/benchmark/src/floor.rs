@@ -22,6 +22,7 @@ use std::{
 
 use base::lock::Lock;
 use base::stats::Durations;
+use base::units::parse_duration;
 use memchr::memmem;
 use rustix::{
     buffer::spare_capacity,
@@ -123,8 +124,8 @@ impl FloorOptions {
         while let Some(flag) = arguments.next() {
             let mut value = || arguments.next().ok_or_else(|| io::Error::other(format!("{flag} needs a value")));
             match flag.as_str() {
-                "--time-to-first-token" => options.first = duration(&value()?)?,
-                "--inter-token-latency" => options.gap = duration(&value()?)?,
+                "--time-to-first-token" => options.first = parse_duration(&value()?).map_err(io::Error::other)?,
+                "--inter-token-latency" => options.gap = parse_duration(&value()?).map_err(io::Error::other)?,
                 "--threads" => options.threads = value()?.parse().map_err(io::Error::other)?,
                 "--stats-json" => options.stats = Some(value()?.into()),
                 _ => drop(value()?),
@@ -132,18 +133,6 @@ impl FloorOptions {
         }
         Ok(options)
     }
-}
-
-fn duration(text: &str) -> io::Result<Duration> {
-    let digits = text.trim_end_matches(char::is_alphabetic);
-    let number: f64 = digits.parse().map_err(io::Error::other)?;
-    let unit = match &text[digits.len()..] {
-        "us" => 1e-6,
-        "m" => 60.0,
-        "s" => 1.0,
-        _ => 1e-3,
-    };
-    Ok(Duration::from_secs_f64(number * unit))
 }
 
 /// A stream in progress: when its next event is due, its connection, and how many events are left.

@@ -44,11 +44,11 @@ fn answered(seen: BenchSeen) -> io::Result<BenchSeen> {
 fn settle(server: &MeasuredServer) -> io::Result<()> {
     let load = BenchLoad {
         streams: 16,
-        spread: Duration::ZERO,
         time: Duration::from_millis(300),
         rounds: 64,
         tokens: 8,
         is_stream: false,
+        ..BenchLoad::default()
     };
     run(server, &load)?;
     thread::sleep(Duration::from_millis(100));
@@ -67,7 +67,7 @@ pub fn paced(server: MeasuredServer, tokens: usize) -> io::Result<Value> {
         time: Duration::from_secs(4),
         rounds: 512 / tokens,
         tokens,
-        is_stream: true,
+        ..BenchLoad::default()
     };
     let before = server.cpu();
     let mut seen = run(&server, &load)?;
@@ -111,7 +111,7 @@ pub(crate) fn sustained(
     let server = program.start(&arguments)?;
     settle(&server)?;
     let idle = server.resident();
-    let load = BenchLoad { streams, spread, time: Duration::ZERO, rounds: 1, tokens, is_stream: true };
+    let load = BenchLoad { streams, spread, tokens, ..BenchLoad::default() };
     let (mut most, mut most_open) = (0, 0);
     let before = server.cpu();
     let mut seen = answered(client::run(server.address, &load, |open| {
@@ -150,14 +150,7 @@ pub(crate) fn memory(program: Contender<'_>, streams: usize) -> io::Result<Value
 /// Resident bytes while so many streams wait; then they leave.
 fn waiting(server: &MeasuredServer, streams: usize) -> io::Result<u64> {
     let (mut resident, mut all_since) = (0, None);
-    let load = BenchLoad {
-        streams,
-        spread: Duration::from_secs(2),
-        time: Duration::ZERO,
-        rounds: 1,
-        tokens: 4,
-        is_stream: true,
-    };
+    let load = BenchLoad { streams, spread: Duration::from_secs(2), tokens: 4, ..BenchLoad::default() };
     client::run(server.address, &load, |now| {
         if now < streams {
             return ControlFlow::Continue(());
@@ -176,11 +169,10 @@ fn waiting(server: &MeasuredServer, streams: usize) -> io::Result<u64> {
 pub fn at_once(server: MeasuredServer) -> io::Result<Value> {
     let load = BenchLoad {
         streams: 64,
-        spread: Duration::ZERO,
         time: Duration::from_secs(4),
         rounds: usize::MAX,
         tokens: 128,
-        is_stream: true,
+        ..BenchLoad::default()
     };
     counted(server, &load)
 }
@@ -192,11 +184,10 @@ pub fn at_once(server: MeasuredServer) -> io::Result<Value> {
 pub fn small(server: MeasuredServer) -> io::Result<Value> {
     let load = BenchLoad {
         streams: 64,
-        spread: Duration::ZERO,
         time: Duration::from_secs(3),
         rounds: usize::MAX,
-        tokens: 1,
         is_stream: false,
+        ..BenchLoad::default()
     };
     counted(server, &load)
 }
@@ -222,14 +213,7 @@ fn counted(server: MeasuredServer, load: &BenchLoad) -> io::Result<Value> {
 /// When the server does not start, or the load cannot be put on it.
 pub fn one_by_one(server: MeasuredServer) -> io::Result<Value> {
     settle(&server)?;
-    let load = BenchLoad {
-        streams: 1,
-        spread: Duration::ZERO,
-        time: Duration::from_secs(3),
-        rounds: 1000,
-        tokens: 16,
-        is_stream: true,
-    };
+    let load = BenchLoad { time: Duration::from_secs(3), rounds: 1000, tokens: 16, ..BenchLoad::default() };
     let mut seen = run(&server, &load)?;
     server.end()?;
     Ok(json!({"answers": seen.answers, "ttft_ms": quantiles(&mut seen.first), "e2e_ms": quantiles(&mut seen.whole)}))
@@ -243,14 +227,7 @@ const BURST: usize = 512;
 /// When the server does not start, or the load cannot be put on it.
 pub fn burst(server: MeasuredServer) -> io::Result<Value> {
     settle(&server)?;
-    let load = BenchLoad {
-        streams: BURST,
-        spread: Duration::ZERO,
-        time: Duration::ZERO,
-        rounds: 1,
-        tokens: 16,
-        is_stream: true,
-    };
+    let load = BenchLoad { streams: BURST, tokens: 16, ..BenchLoad::default() };
     let mut open = answered(client::burst(server.address, &load)?)?;
     thread::sleep(Duration::from_millis(200));
     let mut new = run(&server, &load)?;
@@ -273,14 +250,7 @@ pub(crate) fn start(program: Contender<'_>, times: usize) -> io::Result<Value> {
         resident = server.resident();
         server.end()?;
         let server = program.start("--time-to-first-token 0ms --inter-token-latency 0us")?;
-        let load = BenchLoad {
-            streams: 1,
-            spread: Duration::ZERO,
-            time: Duration::ZERO,
-            rounds: 1,
-            tokens: 1,
-            is_stream: false,
-        };
+        let load = BenchLoad { is_stream: false, ..BenchLoad::default() };
         let seen = run(&server, &load)?;
         answers.push((server.start + seen.elapsed).as_secs_f64() * 1e3);
         server.end()?;

@@ -3,6 +3,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
+use time::OffsetDateTime;
 
 /// A load average from which on figures are not to be trusted.
 const BUSY: f64 = 0.7;
@@ -36,22 +37,9 @@ pub fn machine() -> Value {
         "memory": first("/proc/meminfo", "MemTotal"),
         "kernel": kernel.trim().split('-').next(),
         "load_before": load.split(' ').next(),
-        "date": date(),
+        "date": OffsetDateTime::now_utc().date().to_string(),
         "version": env!("CARGO_PKG_VERSION"),
     })
-}
-
-/// The day, as 2026-11-21.
-fn date() -> String {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    // Days to a date, as Howard Hinnant's civil_from_days has it, for years from 1970 on.
-    let days = since.as_secs() / 86_400 + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let of_year = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let (day, month) = (of_year - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
-    format!("{:04}-{month:02}-{day:02}", year + era * 400 + u64::from(month <= 2))
 }
 
 /// The machine in a line, and whether it was busy.

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::{HeaderValue, Request};
 use http_body_util::BodyExt;
-use recording::trace::{Outcome, Record};
+use recording::trace::{Endpoint, Outcome, Record};
 use serde_json::{Value, json};
 use tap::{RecordHook, Tap};
 use text::prompt::Tokenizer;
@@ -25,7 +25,7 @@ use crate::{
     plan::Plan,
     prompt::Place,
     run::{Drive, DriveError, setup},
-    text::{Length, MEASURED, PromptTexts, TextEndpoint},
+    text::{Length, MEASURED, PromptTexts, body_of, endpoint_of},
     workload::{Workload, WorkloadRequest},
 };
 
@@ -36,10 +36,10 @@ const AT_ONCE: usize = 16;
 const REQUEST_ID: &str = "before-";
 
 /// Endpoints and models that prompts of text go to, as the server has them, with a record of each.
-fn destinations<'w>(drive: &Drive, workload: &'w Workload) -> BTreeMap<(TextEndpoint, String), &'w Record> {
+fn destinations<'w>(drive: &Drive, workload: &'w Workload) -> BTreeMap<(Endpoint, String), &'w Record> {
     let records = workload.requests.iter().map(|request| &request.record).filter(|record| record.request.is_none());
     let model = |record: &Record| drive.prompts.model(record.model.as_deref()).unwrap_or_default().to_owned();
-    records.map(|record| ((TextEndpoint::of(record), model(record)), record)).collect()
+    records.map(|record| ((endpoint_of(record), model(record)), record)).collect()
 }
 
 /// Measures how long prompts of text are, where these are sent: by a tokenizer, else by asking the first server. Returns a line for each
@@ -62,7 +62,10 @@ pub async fn measure_lengths(
             None => ask_length(drive, &texts, endpoint, record).await?,
         };
         let Length { fixed, per_word } = length;
-        lines.push(format!("{} {model}: a prompt of n words has {per_word:.3} n + {fixed:.0} tokens", endpoint.path()));
+        lines.push(format!(
+            "{} {model}: a prompt of n words has {per_word:.3} n + {fixed:.0} tokens",
+            endpoint.path().unwrap_or_default()
+        ));
         texts.set_length(endpoint, &model, length);
     }
     drive.prompts.texts = Some(texts);
@@ -72,15 +75,15 @@ pub async fn measure_lengths(
 async fn ask_length(
     drive: &Drive,
     texts: &PromptTexts,
-    endpoint: TextEndpoint,
+    endpoint: Endpoint,
     record: &Record,
 ) -> Result<Length, DriveError> {
     let of_words = |words: u32| {
-        let mut body = Value::Object(endpoint.body(&texts.measuring(words), 1, false));
+        let mut body = Value::Object(body_of(endpoint, &texts.measuring(words), 1, false));
         body.as_object_mut().into_iter().for_each(|body| {
             body.insert("model".to_owned(), json!(record.model.clone().unwrap_or_default()));
         });
-        let path = ("path".to_owned(), endpoint.path().into());
+        let path = ("path".to_owned(), json!(endpoint.path()));
         Record {
             request: Some(body),
             endpoint: record.endpoint,
@@ -89,7 +92,7 @@ async fn ask_length(
             ..Record::default()
         }
     };
-    let requests = made(drive, MEASURED.map(|words| (0, of_words(words))).into());
+    let requests = made(drive, MEASURED.map(|words| (0, of_words(words))).into(), 1);
     let came = send(drive, requests).await?;
     let count = |at: usize| {
         let counted = came.get(at).and_then(Option::as_ref).map_or(0, crate::check::prompt_tokens);
@@ -99,7 +102,7 @@ async fn ask_length(
     let length = counts.and_then(|(few, many)| Length::measured([few, many]));
     length.ok_or_else(|| {
         let status = came.iter().flatten().find_map(|record| record.status).unwrap_or_default();
-        DriveError::NoLength { path: endpoint.path(), status }
+        DriveError::NoLength { path: endpoint.path().unwrap_or_default(), status }
     })
 }
 
@@ -114,7 +117,7 @@ pub async fn prime(drive: &Drive, workload: &Workload, plan: &Plan) -> Result<(u
         let first = session.turns.first().and_then(|turn| workload.requests.get(turn.request));
         prefixes.extend(first.and_then(|first| Some((chain, prefix(&first.record, workload.block_size, &shared)?))));
     }
-    let mut requests = made_in(drive, prefixes, workload.block_size);
+    let mut requests = made(drive, prefixes, workload.block_size);
     let targets = drive.targets.len().max(1);
     requests.retain(|(chain, request)| seen.insert((chain % targets, request.body().clone())));
     let sent = requests.len();
@@ -202,12 +205,8 @@ fn request_before(request: &Value, cached: Option<u32>) -> Option<Value> {
     None
 }
 
-fn made(drive: &Drive, records: Vec<(usize, Record)>) -> Vec<(usize, Request<Bytes>)> {
-    made_in(drive, records, 1)
-}
-
 /// Makes the requests of records, each with its session's place in the plan.
-fn made_in(drive: &Drive, records: Vec<(usize, Record)>, block_size: u32) -> Vec<(usize, Request<Bytes>)> {
+fn made(drive: &Drive, records: Vec<(usize, Record)>, block_size: u32) -> Vec<(usize, Request<Bytes>)> {
     let chains: Vec<usize> = records.iter().map(|(chain, _)| *chain).collect();
     let request =
         |(number, (session, record))| WorkloadRequest { record, number, at: std::time::Duration::ZERO, session };

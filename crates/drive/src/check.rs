@@ -130,6 +130,13 @@ fn spelled<T: Serialize>(value: &Option<T>) -> String {
 pub struct ContentCheck {
     /// Which record has these tokens; the first of several.
     by_tokens: HashMap<Vec<u32>, usize>,
+    /// What was found so far.
+    pub report: CheckReport,
+}
+
+/// Differences from the recording.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct CheckReport {
     /// Responses that were compared.
     pub compared: u64,
     /// Responses that differ.
@@ -152,11 +159,12 @@ impl ContentCheck {
 
     /// Compares a response with the record of this number.
     pub fn compare(&mut self, number: usize, recorded: &Record, came: &Record) {
-        self.compared += 1;
         let found = self.differences_of(recorded, came);
-        self.differ += u64::from(!found.is_empty());
-        let room = KEPT.saturating_sub(self.differences.len());
-        self.differences.extend(found.into_iter().take(room).map(|what| Difference { request: number, what }));
+        let report = &mut self.report;
+        report.compared += 1;
+        report.differ += u64::from(!found.is_empty());
+        let room = KEPT.saturating_sub(report.differences.len());
+        report.differences.extend(found.into_iter().take(room).map(|what| Difference { request: number, what }));
     }
 
     fn differences_of(&self, recorded: &Record, came: &Record) -> Vec<What> {
@@ -189,7 +197,7 @@ impl ContentCheck {
         let exact = self.by_tokens.get(came).filter(|_| came.len() > 1).copied();
         exact.or_else(|| {
             // All records are looked through for differences that are shown only.
-            let is_shown = self.differences.len() < KEPT && came.len() >= IDENTIFYING;
+            let is_shown = self.report.differences.len() < KEPT && came.len() >= IDENTIFYING;
             let of = self.by_tokens.iter().filter(|(ids, _)| is_shown && ids.starts_with(came));
             of.map(|(_, number)| *number).min()
         })
@@ -288,7 +296,7 @@ mod tests {
         ] {
             let mut check = ContentCheck::of(&workload);
             check.compare(0, &workload.requests[0].record, &record(came));
-            let found: Vec<What> = check.differences.into_iter().map(|difference| difference.what).collect();
+            let found: Vec<What> = check.report.differences.into_iter().map(|difference| difference.what).collect();
             assert_eq!(found, what.into_iter().collect::<Vec<_>>(), "{came:?}");
         }
     }

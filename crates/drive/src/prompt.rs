@@ -15,11 +15,11 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Value, json};
 
-use recording::trace::{Outcome, Record};
+use recording::trace::{Endpoint, Outcome, Record};
 
 use crate::{
     history::DrivenConversation,
-    text::{PromptTexts, TextEndpoint},
+    text::{PromptTexts, body_of, endpoint_of},
     workload::{Workload, WorkloadRequest},
 };
 
@@ -137,21 +137,21 @@ impl Prompts {
         let stream = record.stream != Some(false);
         let (endpoint, mut fields) = match &self.texts {
             Some(texts) => {
-                let endpoint = TextEndpoint::of(record);
+                let endpoint = endpoint_of(record);
                 let model = self.model(record.model.as_deref()).unwrap_or_default();
                 let own = u64::try_from(index).unwrap_or(u64::MAX);
                 let text = texts.prompt(record, block_size, model, own);
-                (endpoint, endpoint.body(&text, output, stream))
+                (endpoint, body_of(endpoint, &text, output, stream))
             }
             None => {
-                let mut fields = TextEndpoint::Completions.body("", output, stream);
+                let mut fields = body_of(Endpoint::Completions, "", output, stream);
                 fields.insert("prompt".to_owned(), json!(prompt_ids(index, record, block_size)));
-                (TextEndpoint::Completions, fields)
+                (Endpoint::Completions, fields)
             }
         };
         let kept = record.params.iter().filter(|(name, _)| is_taken(name, endpoint));
         fields.extend(kept.map(|(name, value)| (name.clone(), value.clone())));
-        (endpoint.path(), Value::Object(fields))
+        (endpoint.path().unwrap_or_default(), Value::Object(fields))
     }
 }
 
@@ -171,12 +171,10 @@ fn prompt_ids(index: usize, record: &Record, block_size: u32) -> Vec<u32> {
 }
 
 /// Parameters of any request that a rebuilt one takes too.
-fn is_taken(name: &str, endpoint: TextEndpoint) -> bool {
+fn is_taken(name: &str, endpoint: Endpoint) -> bool {
     match name {
         "temperature" | "top_p" | "top_k" => true,
-        "n" | "presence_penalty" | "frequency_penalty" | "seed" => {
-            matches!(endpoint, TextEndpoint::Chat | TextEndpoint::Completions)
-        }
+        "n" | "presence_penalty" | "frequency_penalty" | "seed" => endpoint.has_choices(),
         _ => false,
     }
 }

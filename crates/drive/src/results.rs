@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tap::{CONTINUOUS_USAGE, COUNTED_BY};
 
-pub use self::report::{CheckReport, ResultsReport, SteadyPart, TargetCounts};
+pub use self::report::{ResultsReport, SteadyPart, TargetCounts};
 use self::report::{by_target, changes, intervals, latencies, steady_part};
 pub use self::sample::Sample;
 use self::sample::{chunks, is_answered, is_refused_again, last_token};
@@ -246,11 +246,7 @@ impl Results {
             intervals_ms: intervals(&latencies),
             steady: steady_part(&latencies, &changes, end),
             changes,
-            check: figures.check.as_ref().map(|check| CheckReport {
-                compared: check.compared,
-                differ: check.differ,
-                differences: check.differences.clone(),
-            }),
+            check: figures.check.as_ref().map(|check| check.report.clone()),
             requests: count(samples.iter()),
             failed,
             as_recorded: figures.as_recorded,

@@ -27,58 +27,29 @@ const WORDS: &str = "time year people way day man thing woman life child world s
 /// Words of the two prompts by which lengths are measured.
 pub(crate) const MEASURED: [u32; 2] = [16, 272];
 
-/// The endpoints that take text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum TextEndpoint {
-    /// `/v1/chat/completions`.
-    Chat,
-    /// `/v1/completions`.
-    Completions,
-    /// `/v1/responses`.
-    Responses,
-    /// `/v1/messages`.
-    Messages,
+/// Returns the endpoint to which the text of a record's prompt goes: its own; completions where that takes none.
+pub(crate) fn endpoint_of(record: &Record) -> Endpoint {
+    record.endpoint.filter(|endpoint| endpoint.generates()).unwrap_or(Endpoint::Completions)
 }
 
-impl TextEndpoint {
-    /// That of a record; a completion where none is recorded.
-    pub(crate) fn of(record: &Record) -> Self {
-        match record.endpoint {
-            Some(Endpoint::Chat) => Self::Chat,
-            Some(Endpoint::Responses) => Self::Responses,
-            Some(Endpoint::Messages) => Self::Messages,
-            Some(Endpoint::Completions | Endpoint::Embeddings | Endpoint::Other) | None => Self::Completions,
+/// Makes the body of a request for an answer of `output` tokens. The Messages API cannot forbid an earlier end.
+pub(crate) fn body_of(endpoint: Endpoint, text: &str, output: u32, stream: bool) -> Map<String, Value> {
+    let messages = json!([{"role": "user", "content": text}]);
+    let body = match endpoint {
+        Endpoint::Chat => json!({"messages": messages, "max_tokens": output, "ignore_eos": true, "stream": stream}),
+        Endpoint::Responses => {
+            json!({"input": text, "max_output_tokens": output, "ignore_eos": true, "store": false, "stream": stream})
         }
-    }
-
-    pub(crate) fn path(self) -> &'static str {
-        match self {
-            Self::Chat => "/v1/chat/completions",
-            Self::Completions => "/v1/completions",
-            Self::Responses => "/v1/responses",
-            Self::Messages => "/v1/messages",
+        Endpoint::Messages => json!({"messages": messages, "max_tokens": output, "stream": stream}),
+        Endpoint::Completions | Endpoint::Embeddings | Endpoint::Other => {
+            json!({"prompt": text, "max_tokens": output, "ignore_eos": true, "stream": stream})
         }
+    };
+    let Value::Object(mut fields) = body else { return Map::new() };
+    if stream && endpoint.has_choices() {
+        fields.insert("stream_options".to_owned(), json!({"include_usage": true}));
     }
-
-    /// Makes the body of a request for an answer of `output` tokens. The Messages API cannot forbid an earlier end.
-    pub(crate) fn body(self, text: &str, output: u32, stream: bool) -> Map<String, Value> {
-        let messages = json!([{"role": "user", "content": text}]);
-        let body = match self {
-            Self::Chat => {
-                json!({"messages": messages, "max_tokens": output, "ignore_eos": true, "stream": stream})
-            }
-            Self::Completions => json!({"prompt": text, "max_tokens": output, "ignore_eos": true, "stream": stream}),
-            Self::Responses => {
-                json!({"input": text, "max_output_tokens": output, "ignore_eos": true, "store": false, "stream": stream})
-            }
-            Self::Messages => json!({"messages": messages, "max_tokens": output, "stream": stream}),
-        };
-        let Value::Object(mut fields) = body else { return Map::new() };
-        if stream && matches!(self, Self::Chat | Self::Completions) {
-            fields.insert("stream_options".to_owned(), json!({"include_usage": true}));
-        }
-        fields
-    }
+    fields
 }
 
 /// Number of tokens of a prompt of words at a server.
@@ -116,7 +87,7 @@ pub struct PromptTexts {
     /// Each with the space before it.
     words: Vec<String>,
     /// By the endpoint and the name of the model at the server.
-    lengths: BTreeMap<(TextEndpoint, String), Length>,
+    lengths: BTreeMap<(Endpoint, String), Length>,
 }
 
 impl Default for PromptTexts {
@@ -126,7 +97,7 @@ impl Default for PromptTexts {
 }
 
 impl PromptTexts {
-    pub(crate) fn set_length(&mut self, endpoint: TextEndpoint, model: &str, length: Length) {
+    pub(crate) fn set_length(&mut self, endpoint: Endpoint, model: &str, length: Length) {
         self.lengths.insert((endpoint, model.to_owned()), length);
     }
 
@@ -142,16 +113,15 @@ impl PromptTexts {
     }
 
     /// The length of prompts by a tokenizer; `None` where it has no template for chats.
-    pub(crate) fn length_by(&self, tokenizer: &Tokenizer, endpoint: TextEndpoint, model: &str) -> Option<Length> {
+    pub(crate) fn length_by(&self, tokenizer: &Tokenizer, endpoint: Endpoint, model: &str) -> Option<Length> {
         let count = |words: u32| {
             let text = self.text_of(&[(0, usize::try_from(words).unwrap_or_default())]);
-            let ids = match endpoint {
-                TextEndpoint::Completions => tokenizer.ids_of_completion(&json!(text)),
-                TextEndpoint::Chat | TextEndpoint::Responses | TextEndpoint::Messages => {
-                    let mut body = TextEndpoint::Chat.body(&text, 1, false);
-                    body.insert("model".to_owned(), json!(model));
-                    tokenizer.ids_of_chat(&body, &Map::new())
-                }
+            let ids = if endpoint == Endpoint::Completions {
+                tokenizer.ids_of_completion(&json!(text))
+            } else {
+                let mut body = body_of(Endpoint::Chat, &text, 1, false);
+                body.insert("model".to_owned(), json!(model));
+                tokenizer.ids_of_chat(&body, &Map::new())
             };
             u32::try_from(ids?.len()).ok()
         };
@@ -166,7 +136,7 @@ impl PromptTexts {
 
     /// The prompt of a record; `own` draws what no block hash does.
     pub(crate) fn prompt(&self, record: &Record, block_size: u32, model: &str, own: u64) -> String {
-        let known = self.lengths.get(&(TextEndpoint::of(record), model.to_owned()));
+        let known = self.lengths.get(&(endpoint_of(record), model.to_owned()));
         let length = known.copied().unwrap_or_default();
         let words = length.words(record.prompt_tokens);
         let (mut parts, mut so_far, mut tokens) = (Vec::new(), 0, 0.0);
@@ -214,7 +184,7 @@ mod tests {
     fn equal_blocks_are_equal_text_and_lengths_follow_the_measure() {
         let mut texts = PromptTexts::default();
         for (fixed, per_word) in [(0.0, 1.0), (7.0, 1.0), (11.0, 1.5)] {
-            texts.set_length(TextEndpoint::Completions, "m", Length { fixed, per_word });
+            texts.set_length(Endpoint::Completions, "m", Length { fixed, per_word });
             let one = texts.prompt(&record(70, &[1, 2, 3, 4], 9), 16, "m", 0);
             let other = texts.prompt(&record(90, &[1, 2, 5, 6, 7], 8), 16, "m", 0);
             for (prompt, tokens) in [(&one, 70.0), (&other, 90.0)] {

@@ -63,11 +63,8 @@ pub enum WorkloadError {
     #[error(transparent)]
     Cassette(#[from] CassetteError),
     /// It holds no request.
-    #[error("{path}: no record is a request that can be sent; files of other tools become traces by `inspect convert`")]
-    Empty {
-        /// The files.
-        path: String,
-    },
+    #[error("{0}: no record is a request that can be sent; files of other tools become traces by `inspect convert`")]
+    Empty(String),
 }
 
 impl Workload {
@@ -134,7 +131,7 @@ impl Workload {
         self.leave_out("requests that are not recorded, of endpoints that take no prompt", without_body);
         self.leave_out("prompts of more than 16,777,216 tokens that are not recorded", too_long);
         if self.requests.is_empty() {
-            return Err(WorkloadError::Empty { path: self.name });
+            return Err(WorkloadError::Empty(self.name));
         }
         self.find_sessions(&BlockHasher::new(meta.block_hash.unwrap_or_default(), self.block_size));
         if !keeps_answers {

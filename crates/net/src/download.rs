@@ -13,14 +13,14 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     runtime::Builder,
     time::timeout,
 };
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use crate::{upstream::http1_tls, wire::percent_decoded};
+use crate::{server::RawConnection, upstream::http1_tls, wire::percent_decoded};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_mins(5);
@@ -142,11 +142,7 @@ async fn send(uri: &Uri, bearer: Option<&str>, proxy: Option<&HttpProxy>) -> Res
     sender.send_request(request).await.map_err(DownloadError::broken)
 }
 
-trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
-
-async fn connect(uri: &Uri, proxy: Option<&HttpProxy>) -> Result<Box<dyn ByteStream>, DownloadError> {
+async fn connect(uri: &Uri, proxy: Option<&HttpProxy>) -> Result<RawConnection, DownloadError> {
     let (host, port, is_tls) = address(uri).ok_or_else(|| DownloadError::BadAddress(uri.to_string()))?;
     let stream = match proxy {
         Some(proxy) => proxy.tunnel(host, port).await?,
@@ -166,7 +162,7 @@ fn address(uri: &Uri) -> Option<(&str, u16, bool)> {
     Some((host, uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 }), is_tls))
 }
 
-async fn encrypted(stream: Box<dyn ByteStream>, host: &str) -> Result<Box<dyn ByteStream>, DownloadError> {
+async fn encrypted(stream: RawConnection, host: &str) -> Result<RawConnection, DownloadError> {
     let name = ServerName::try_from(host.to_owned()).map_err(DownloadError::broken)?;
     Ok(Box::new(http1_tls().connect(name, stream).await.map_err(DownloadError::broken)?))
 }
@@ -216,11 +212,11 @@ impl HttpProxy {
         })
     }
 
-    async fn tunnel(&self, host: &str, port: u16) -> Result<Box<dyn ByteStream>, DownloadError> {
+    async fn tunnel(&self, host: &str, port: u16) -> Result<RawConnection, DownloadError> {
         let no_address = || DownloadError::BadAddress(self.uri.to_string());
         let (proxy, proxy_port, is_tls) = address(&self.uri).ok_or_else(no_address)?;
         let opened = TcpStream::connect((proxy, proxy_port)).await.map_err(DownloadError::broken)?;
-        let mut stream: Box<dyn ByteStream> = Box::new(opened);
+        let mut stream: RawConnection = Box::new(opened);
         if is_tls {
             stream = encrypted(stream, proxy).await?;
         }
@@ -241,7 +237,7 @@ impl HttpProxy {
 }
 
 /// Reads the head of a response byte by byte: what follows is the tunnel's.
-async fn head(stream: &mut Box<dyn ByteStream>) -> io::Result<String> {
+async fn head(stream: &mut RawConnection) -> io::Result<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") && head.len() < MOST_HEAD {
         head.push(stream.read_u8().await?);
@@ -265,7 +261,7 @@ mod tests {
         let heads = Arc::clone(&received);
         tokio::spawn(async move {
             for response in responses {
-                let mut stream: Box<dyn ByteStream> = Box::new(listener.accept().await.unwrap().0);
+                let mut stream: RawConnection = Box::new(listener.accept().await.unwrap().0);
                 loop {
                     let head = head(&mut stream).await.unwrap();
                     let is_tunnel = head.starts_with("CONNECT");

@@ -36,8 +36,8 @@ use crate::{
         },
         mcp::OnNovel,
         player::{
-            AnswerRules, COMPLETE_WITHIN, CassetteOutput, CassettePlayer, Fork, Mode, ModeExceptions, OnMiss,
-            PlayerConfig, RecordErrors, ServerEnvironment,
+            COMPLETE_WITHIN, CassetteOutput, CassettePlayer, Fork, Mode, ModeExceptions, OnMiss, PlayerConfig,
+            RecordErrors, ServerEnvironment,
         },
     },
 };

@@ -24,7 +24,7 @@ use crate::{
         account::{self, Ledger},
         player::{CassettePlayer, Fork, PlayerConfig, ServerEnvironment, StartedServer},
     },
-    tap::{Setup, Tap, TapReport, mcp::stand_for},
+    tap::{Setup, Tap, mcp::stand_for},
 };
 
 /// Proxies, plays and records in the chosen mode, until a signal or until the command ends.
@@ -101,7 +101,11 @@ fn behind(setup: &Setup, started: &[Arc<dyn StartedServer>]) -> PlayerConfig {
     PlayerConfig {
         upstream: Some(setup.config.upstream.clone()),
         reach: setup.reach.clone(),
-        named_upstreams: setup.routes.iter().filter_map(|route| Some(route.selector.as_ref()?.name()?.to_owned())).collect(),
+        named_upstreams: setup
+            .routes
+            .iter()
+            .filter_map(|route| Some(route.selector.as_ref()?.name()?.to_owned()))
+            .collect(),
         mcp_upstreams: setup.mcp.clone(),
         mcp_started: started.to_vec(),
         ..PlayerConfig::default()

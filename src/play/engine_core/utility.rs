@@ -6,7 +6,7 @@ use engine_core::{msgpack::MsgpackValue, request::LoraName, utility::UtilityCall
 
 use super::request::load;
 use crate::{
-    api::{development::PauseMode, lora::UnloadAdapter},
+    api::development::PauseMode,
     base::lock::Lock,
     play::{
         ServerState,
@@ -74,7 +74,7 @@ impl AdapterNumbers {
     /// Forgets an adapter; false where there is none of that number.
     fn remove(&self, state: &ServerState, number: u64) -> bool {
         let Some(lora_name) = self.0.lock().remove(&number) else { return false };
-        state.adapters.unload(UnloadAdapter { lora_name }).is_ok()
+        state.adapters.unload(&lora_name).is_ok()
     }
 }
 

@@ -11,10 +11,7 @@
 use std::sync::Arc;
 
 use crate::{
-    api::{
-        ApiError,
-        lora::{LoadAdapter, UnloadAdapter},
-    },
+    api::{ApiError, lora::LoadAdapter},
     base::lock::Lock,
     engine::kv_cache::LoraRequest,
     play::{
@@ -152,13 +149,12 @@ impl Adapters {
     ///
     /// # Errors
     /// A name that is no adapter's.
-    pub(in crate::play) fn unload(&self, request: UnloadAdapter) -> Result<String, ApiError> {
-        let UnloadAdapter { lora_name } = request;
+    pub(in crate::play) fn unload(&self, lora_name: &str) -> Result<String, ApiError> {
         if lora_name.is_empty() {
             return Err(ApiError::invalid_input("'lora_name' needs to be provided to unload a LoRA adapter."));
         }
         let mut loaded = self.state.lock();
-        match loaded.position(&lora_name) {
+        match loaded.position(lora_name) {
             Some(at) => {
                 loaded.adapters.remove(at);
                 Ok(format!("Success: LoRA adapter '{lora_name}' removed successfully."))

@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use crate::{
     api::{
-        AnswerMessage, Api, ApiError, GenerationRequest, MessageCall,
+        AnswerChoice, AnswerMessage, Api, ApiError, GenerationRequest, MessageCall,
         derender::{
-            self, Bounds, ChatContent, DerenderChunk, DerenderHead, DerenderRequest, DerenderWhole, ScoredToken,
-            StreamState, TokenAnswer, TokenAnswerChoice, TokenLogprob, chat_choice, chat_chunk_choice, chat_derendered,
-            chat_tokens, check_chunk, check_whole, completion_choice, completion_chunk_choice, completion_derendered,
+            self, Bounds, DerenderChunk, DerenderHead, DerenderRequest, DerenderWhole, ScoredToken, StreamState,
+            TokenAnswer, TokenAnswerChoice, TokenLogprob, chat_choice, chat_chunk_choice, chat_derendered, chat_tokens,
+            check_chunk, check_whole, completion_choice, completion_chunk_choice, completion_derendered,
             completion_tokens, delta,
         },
     },
@@ -155,11 +155,9 @@ impl<'a> Derenderer<'a> {
         Ok(match self.api {
             Api::Completions => completion_choice(at, choice, &text, &logprobs),
             Api::Chat => {
-                let content = match &self.by {
-                    Some(by) => ChatContent::Parts(self.message(by, &text)),
-                    None => ChatContent::Text(text),
-                };
-                chat_choice(choice, content, &logprobs, Some(ids).filter(|_| self.sends_ids()))
+                let message = self.by.as_ref().map(|by| self.message(by, &text));
+                let content = AnswerChoice { text, message, ..AnswerChoice::default() };
+                chat_choice(choice, &content, &logprobs, Some(ids).filter(|_| self.sends_ids()))
             }
         })
     }

@@ -7,7 +7,7 @@ use http::StatusCode;
 use crate::{
     api::{
         ApiError,
-        lora::{LoadAdapter, UnloadAdapter},
+        lora::{LoadAdapter, unloaded},
     },
     play::{
         HandlerState, ServerState,
@@ -87,7 +87,7 @@ pub(in crate::play) async fn unload_adapter(
     State(state): HandlerState,
     JsonBody { bytes, .. }: JsonBody,
 ) -> Result<Response, ErrorResponse> {
-    Ok(done(state.adapters.unload(UnloadAdapter::parse(&bytes)?)?))
+    Ok(done(state.adapters.unload(&unloaded(&bytes)?)?))
 }
 
 fn done(message: String) -> Response {

@@ -18,7 +18,7 @@ use crate::{
     api::{
         ApiError, GenerationRequest, Query,
         responses::{
-            ResponseEncoder, ResponseHead, ResponsesRequest, Retrieval, completed, no_store, not_found, queued_body,
+            ResponseEncoder, ResponseHead, ResponsesRequest, completed, events_from, no_store, not_found, queued_body,
         },
     },
     net::{server::BodyError, wire::EventBuffer},
@@ -38,9 +38,9 @@ pub(in crate::play) async fn retrieve(
     Path(id): Path<String>,
     query: Query,
 ) -> Result<Response, ErrorResponse> {
-    let retrieval = Retrieval::read(&query)?;
+    let from = events_from(&query)?;
     let kept = state.kept.as_ref().ok_or_else(|| not_found(&id))?;
-    match retrieval.events_from {
+    match from {
         None => Ok(json(StatusCode::OK, kept.body(&id)?, HeaderMap::new())),
         Some(from) => Ok(events(kept.events(&id, from)?.map(|event| Ok(Frame::data(event))), HeaderMap::new())),
     }

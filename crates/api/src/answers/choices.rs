@@ -154,26 +154,11 @@ fn add_call(calls: &mut Vec<Value>, part: &Value) {
 pub(super) fn events(body: &Map<String, Value>, kind: ChoiceShape, cut: &Cut) -> Vec<TimedEvent> {
     let mut events = Vec::new();
     for (index, choice) in list(body, "choices").iter().filter_map(Value::as_object).enumerate() {
-        let deltas = match kind {
-            ChoiceShape::Chat if !cut.parts.is_empty() => chat_parts(choice, &cut.parts),
-            ChoiceShape::Completions if !cut.parts.is_empty() => text_parts(choice, &cut.parts),
-            ChoiceShape::Chat => chat_deltas(choice, cut.pieces()),
-            ChoiceShape::Completions => text_deltas(choice, cut.pieces()),
-        };
-        let count = deltas.len();
-        for (at, ChoiceDelta { name, value, logprobs, end }) in deltas.into_iter().enumerate() {
-            let mut part = Map::new();
-            part.insert("index".to_owned(), index.into());
-            part.insert(name.to_owned(), value);
-            part.insert("logprobs".to_owned(), logprobs);
-            part.extend(end);
-            part.entry("finish_reason").or_insert(Value::Null);
-            let is_first = events.is_empty();
-            events.push(TimedEvent {
-                ms: cut.at(at, count),
-                name: None,
-                data: event(body, json!([part]), is_first).to_string(),
-            });
+        let parts = parts(index, choice, kind, cut);
+        let count = parts.len();
+        for (at, part) in parts.into_iter().enumerate() {
+            let data = event(body, json!([part]), events.is_empty()).to_string();
+            events.push(TimedEvent { ms: cut.at(at, count), name: None, data });
         }
     }
     events.sort_by(|a, b| a.ms.total_cmp(&b.ms));
@@ -210,82 +195,64 @@ fn event(body: &Map<String, Value>, choices: Value, is_first: bool) -> Value {
     Value::Object(event)
 }
 
-/// Addition of one event to a choice.
-struct ChoiceDelta {
-    /// `delta` or `text`.
-    name: &'static str,
-    value: Value,
-    logprobs: Value,
-    /// Fields of the choice that come with its last event.
-    end: Map<String, Value>,
-}
-
-impl ChoiceDelta {
-    fn new(name: &'static str, value: Value, logprobs: Option<Value>) -> Self {
-        Self { name, value, logprobs: logprobs.unwrap_or_default(), end: Map::new() }
-    }
-
-    fn last(name: &'static str, value: Value, logprobs: Option<Value>, choice: &Map<String, Value>) -> Self {
-        let is_end = |name: &str| !["index", "message", "text", "logprobs"].contains(&name);
-        let end = choice.iter().filter(|(name, value)| is_end(name) && !value.is_null());
-        let end = end.map(|(name, value)| (name.clone(), value.clone())).collect();
-        Self { end, ..Self::new(name, value, logprobs) }
-    }
-}
-
-fn chat_deltas(choice: &Map<String, Value>, pieces: Option<usize>) -> Vec<ChoiceDelta> {
+/// What the events of a choice have of it, one after the other.
+fn parts(index: usize, choice: &Map<String, Value>, kind: ChoiceShape, cut: &Cut) -> Vec<Value> {
     let none = Map::new();
     let message = choice.get("message").and_then(Value::as_object).unwrap_or(&none);
+    let (name, opening, text, end) = match kind {
+        ChoiceShape::Chat => {
+            let role = message.get("role").cloned().unwrap_or("assistant".into());
+            ("delta", Some(json!({"role": role, "content": ""})), message.get("content"), json!({}))
+        }
+        // As the role of a chat, so that times belong to the same parts.
+        ChoiceShape::Completions => ("text", (!cut.parts.is_empty()).then(|| "".into()), choice.get("text"), "".into()),
+    };
+    let text = text.and_then(Value::as_str).unwrap_or_default();
+    let of_text = |text: String| match kind {
+        ChoiceShape::Chat => json!({"content": text}),
+        ChoiceShape::Completions => text.into(),
+    };
+    let values: Vec<Value> = match kind {
+        ChoiceShape::Chat if cut.parts.is_empty() => values(message, cut.pieces()),
+        ChoiceShape::Chat => values_of_parts(message, &cut.parts),
+        ChoiceShape::Completions if cut.parts.is_empty() => {
+            split(text, cut.pieces()).into_iter().map(of_text).collect()
+        }
+        ChoiceShape::Completions => cut.parts.iter().map(|(_, text)| text.as_str().into()).collect(),
+    };
     let logprobs = choice.get("logprobs").filter(|logprobs| logprobs::has_any(logprobs));
-    let role = message.get("role").cloned().unwrap_or("assistant".into());
-    let mut deltas = vec![ChoiceDelta::new("delta", json!({"role": role, "content": ""}), None)];
-    let values = values(message, pieces);
-    let plain = message.get("content").and_then(Value::as_str).unwrap_or_default();
-    let is_plain = values.iter().all(|value| value.get("content").is_some());
-    match logprobs.filter(|_| is_plain).and_then(|all| logprobs::cut(plain, all, pieces)) {
-        Some((cut, rest)) => {
-            let delta = |(text, logprobs)| ChoiceDelta::new("delta", json!({"content": text}), Some(logprobs));
-            deltas.extend(cut.into_iter().map(delta));
-            deltas.push(ChoiceDelta::last("delta", json!({}), rest, choice));
+    let is_plain = values.iter().all(|value| value.is_string() || value.get("content").is_some());
+    let spelled = logprobs.filter(|_| cut.parts.is_empty() && is_plain);
+    let (values, rest) = match spelled.and_then(|all| logprobs::cut(text, all, cut.pieces())) {
+        Some((pieces, rest)) => {
+            (pieces.into_iter().map(|(text, logprobs)| (of_text(text), logprobs)).collect::<Vec<_>>(), rest)
         }
         // What the tokens do not spell is spread over all of it, the end too.
         None => {
-            let mut spread = logprobs::spread(logprobs, values.len() + 1).into_iter();
-            let delta = |value| ChoiceDelta::new("delta", value, spread.next());
-            deltas.extend(values.into_iter().map(delta));
-            deltas.push(ChoiceDelta::last("delta", json!({}), spread.next(), choice));
+            let mut spread = logprobs::spread(logprobs, values.len() + 1);
+            let rest = spread.pop();
+            (values.into_iter().zip(spread).collect(), rest)
         }
-    }
-    deltas
+    };
+    let opening = opening.map(|value| (value, Value::Null));
+    let part = |(value, logprobs)| json!({"index": index, name: value, "logprobs": logprobs, "finish_reason": null});
+    let mut parts: Vec<Value> = opening.into_iter().chain(values).map(part).collect();
+    let mut last = Map::from_iter([("index".to_owned(), index.into()), (name.to_owned(), end)]);
+    last.insert("logprobs".to_owned(), rest.unwrap_or_default());
+    let is_end = |name: &str| !["index", "message", "text", "logprobs"].contains(&name);
+    let ends = choice.iter().filter(|(name, value)| is_end(name) && !value.is_null());
+    last.extend(ends.map(|(name, value)| (name.clone(), value.clone())));
+    last.entry("finish_reason").or_insert(Value::Null);
+    parts.push(last.into());
+    parts
 }
 
-/// A message whose texts are cut already; everything else of it follows them.
-fn chat_parts(choice: &Map<String, Value>, parts: &[(&'static str, String)]) -> Vec<ChoiceDelta> {
-    let message = choice.get("message").and_then(Value::as_object);
-    let role = message.and_then(|message| message.get("role")).cloned().unwrap_or("assistant".into());
-    let rest = message.map(|message| {
-        let is_cut = |name: &str| parts.iter().any(|(field, _)| *field == name);
-        message.iter().filter(|(name, _)| !is_cut(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
-    });
-    let mut values: Vec<Value> = parts.iter().map(|(field, text)| json!({ *field: text })).collect();
-    values.extend(self::values(&rest.unwrap_or_default(), None));
-    let logprobs = choice.get("logprobs").filter(|logprobs| logprobs::has_any(logprobs));
-    let mut spread = logprobs::spread(logprobs, values.len() + 1).into_iter();
-    let mut deltas = vec![ChoiceDelta::new("delta", json!({"role": role, "content": ""}), None)];
-    deltas.extend(values.into_iter().map(|value| ChoiceDelta::new("delta", value, spread.next())));
-    deltas.push(ChoiceDelta::last("delta", json!({}), spread.next(), choice));
-    deltas
-}
-
-/// A text that is cut already.
-fn text_parts(choice: &Map<String, Value>, parts: &[(&'static str, String)]) -> Vec<ChoiceDelta> {
-    let logprobs = choice.get("logprobs").filter(|logprobs| logprobs::has_any(logprobs));
-    let mut spread = logprobs::spread(logprobs, parts.len() + 1).into_iter();
-    // As the role of a chat, so that times belong to the same parts.
-    let mut deltas = vec![ChoiceDelta::new("text", "".into(), None)];
-    deltas.extend(parts.iter().map(|(_, text)| ChoiceDelta::new("text", text.as_str().into(), spread.next())));
-    deltas.push(ChoiceDelta::last("text", "".into(), spread.next(), choice));
-    deltas
+/// The additions of a message whose texts are cut already; everything else of it follows them.
+fn values_of_parts(message: &Map<String, Value>, parts: &[(&'static str, String)]) -> Vec<Value> {
+    let is_cut = |name: &str| parts.iter().any(|(field, _)| *field == name);
+    let rest = message.iter().filter(|(name, _)| !is_cut(name)).map(|(name, value)| (name.clone(), value.clone()));
+    let texts = parts.iter().map(|(field, text)| json!({ *field: text }));
+    texts.chain(values(&rest.collect(), None)).collect()
 }
 
 fn values(message: &Map<String, Value>, pieces: Option<usize>) -> Vec<Value> {
@@ -310,19 +277,4 @@ fn values(message: &Map<String, Value>, pieces: Option<usize>) -> Vec<Value> {
     let others = message.iter().filter(|(name, value)| is_other(name, value));
     values.extend(others.map(|(name, value)| json!({ name: value })));
     values
-}
-
-fn text_deltas(choice: &Map<String, Value>, pieces: Option<usize>) -> Vec<ChoiceDelta> {
-    let text = choice.get("text").and_then(Value::as_str).unwrap_or_default();
-    let logprobs = choice.get("logprobs").filter(|logprobs| logprobs::has_any(logprobs));
-    let (parts, rest) = logprobs.and_then(|all| logprobs::cut(text, all, pieces)).unwrap_or_else(|| {
-        let texts = split(text, pieces);
-        let mut spread = logprobs::spread(logprobs, texts.len() + 1);
-        let rest = spread.pop();
-        (texts.into_iter().zip(spread).collect(), rest)
-    });
-    let delta = |(text, logprobs): (String, Value)| ChoiceDelta::new("text", text.into(), Some(logprobs));
-    let mut deltas: Vec<ChoiceDelta> = parts.into_iter().map(delta).collect();
-    deltas.push(ChoiceDelta::last("text", "".into(), rest, choice));
-    deltas
 }

@@ -149,7 +149,7 @@ impl Encoder {
 }
 
 fn metrics(usage: &Usage) -> Option<serde_json::Value> {
-    usage.times.map(|times| times.json(usage.completion))
+    usage.times.map(|times| times.fields(usage.completion).into())
 }
 
 fn step<'a>(piece: &'a ChoiceChunk<'_>) -> ChatStep<'a> {

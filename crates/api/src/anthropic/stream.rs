@@ -17,24 +17,15 @@ use text::parsers::CallDelta;
 /// Fields of a chunk that an event about a failure does not have.
 const MISSING: [&str; 2] = ["model", "choices"];
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum BlockKind {
-    Text,
-    /// A text too, of a chat's refusal.
-    Refusal,
-    Thinking,
-    ToolUse {
-        id: String,
-        index: usize,
-    },
-}
-
 /// Encoder of a message.
 #[derive(Debug, Default)]
 pub struct MessageEncoder {
     writer: MessageWriter,
     id: String,
-    block: Option<BlockKind>,
+    /// Kind of the open block; a refusal is a text there.
+    block: Option<TextKind>,
+    /// Index and id of the call in the open block, where it is one.
+    call: (usize, String),
     /// Text that came inside a tool call and follows it.
     held: String,
     finish: Option<String>,
@@ -65,17 +56,17 @@ impl FromChat for MessageEncoder {
             self.stop = step.stop.map(str::to_owned);
         }
         if let Some(thinking) = step.reasoning.filter(|text| !text.is_empty()) {
-            if self.block != Some(BlockKind::Thinking) {
-                self.open(BlockKind::Thinking, &json!({"type": "thinking", "thinking": ""}), out);
+            if self.block != Some(TextKind::Reasoning) {
+                self.open(TextKind::Reasoning, &json!({"type": "thinking", "thinking": ""}), out);
             }
             self.writer.add(BlockDelta::Thinking { thinking }, out);
         }
-        for (kind, text) in [(BlockKind::Text, step.content), (BlockKind::Refusal, step.refusal)] {
+        for (kind, text) in [(TextKind::Text, step.content), (TextKind::Refusal, step.refusal)] {
             let Some(text) = text.filter(|text| !text.is_empty()) else { continue };
-            self.refuses |= kind == BlockKind::Refusal;
-            match &self.block {
-                Some(BlockKind::ToolUse { .. }) => self.held.push_str(text),
-                Some(open) if *open == kind => self.writer.add(BlockDelta::Text { text }, out),
+            self.refuses |= kind == TextKind::Refusal;
+            match self.block {
+                Some(TextKind::Arguments) => self.held.push_str(text),
+                Some(open) if open == kind => self.writer.add(BlockDelta::Text { text }, out),
                 Some(_) | None => self.open_text(kind, text, out),
             }
         }
@@ -121,7 +112,8 @@ impl MessageEncoder {
             self.ids.insert(call.index, id.clone());
             if let Some(name) = call.name.as_ref().filter(|_| !self.is_open(call.index, id)) {
                 let block = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
-                self.open(BlockKind::ToolUse { id: id.clone(), index: call.index }, &block, out);
+                self.open(TextKind::Arguments, &block, out);
+                self.call = (call.index, id.clone());
                 self.used_tools = true;
                 self.arguments.clear();
             }
@@ -134,16 +126,16 @@ impl MessageEncoder {
     }
 
     fn is_open(&self, place: usize, call: &str) -> bool {
-        matches!(&self.block, Some(BlockKind::ToolUse { id, index }) if id == call && *index == place)
+        self.block == Some(TextKind::Arguments) && self.call.0 == place && self.call.1 == call
     }
 
-    fn open(&mut self, block: BlockKind, content: &Value, out: &mut EventBuffer) {
+    fn open(&mut self, block: TextKind, content: &Value, out: &mut EventBuffer) {
         self.close(out);
         self.writer.open(content, out);
         self.block = Some(block);
     }
 
-    fn open_text(&mut self, kind: BlockKind, text: &str, out: &mut EventBuffer) {
+    fn open_text(&mut self, kind: TextKind, text: &str, out: &mut EventBuffer) {
         self.open(kind, &json!({"type": "text", "text": ""}), out);
         self.writer.add(BlockDelta::Text { text }, out);
     }
@@ -151,14 +143,14 @@ impl MessageEncoder {
     /// Closes the open block; text that was held back by a tool call gets a block of its own.
     fn close(&mut self, out: &mut EventBuffer) {
         let Some(block) = self.block.take() else { return };
-        if block == BlockKind::Thinking {
+        if block == TextKind::Reasoning {
             let signature = signature(&self.id, self.writer.index);
             self.writer.add(BlockDelta::Signature { signature: &signature }, out);
         }
         self.writer.close(out);
         let held = std::mem::take(&mut self.held);
         if !held.is_empty() {
-            self.open_text(BlockKind::Text, &held, out);
+            self.open_text(TextKind::Text, &held, out);
             self.close(out);
         }
     }

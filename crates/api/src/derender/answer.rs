@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::read::{StreamState, TokenAnswer, TokenAnswerChoice};
 use crate::{
     Api,
-    answer::{AnswerChoice, AnswerMessage, put_message},
+    answer::{AnswerChoice, put_message},
 };
 use text::parsers::{Delta, DeltaContent};
 
@@ -71,24 +71,11 @@ pub fn completion_tokens(tokens: Option<&[TokenLogprob]>, start: i64) -> Value {
     json!({"text_offset": offsets, "token_logprobs": logprobs, "tokens": texts, "top_logprobs": top})
 }
 
-/// The message of a whole chat answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ChatContent {
-    /// Its text as it is.
-    Text(String),
-    /// The parts that were found in it.
-    Parts(AnswerMessage),
-}
-
-/// A choice of a whole chat answer.
+/// A choice of a whole chat answer: its text, or the parts that were found in it.
 #[must_use]
-pub fn chat_choice(choice: &TokenAnswerChoice, content: ChatContent, logprobs: &Value, ids: Option<&[i64]>) -> Value {
-    let content = match content {
-        ChatContent::Text(text) => AnswerChoice { text, ..AnswerChoice::default() },
-        ChatContent::Parts(message) => AnswerChoice { message: Some(message), ..AnswerChoice::default() },
-    };
+pub fn chat_choice(choice: &TokenAnswerChoice, content: &AnswerChoice, logprobs: &Value, ids: Option<&[i64]>) -> Value {
     let mut message = String::new();
-    put_message(&mut message, &content);
+    put_message(&mut message, content);
     let message: Value = serde_json::from_str(&message).unwrap_or_default();
     json!({
         "index": choice.index, "message": message, "logprobs": logprobs, "finish_reason": choice.finish,

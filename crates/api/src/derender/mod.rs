@@ -13,7 +13,7 @@ mod schema;
 
 pub use self::{
     answer::{
-        ChatContent, DerenderHead, TokenLogprob, chat_choice, chat_chunk_choice, chat_derendered, chat_tokens, chunk,
+        DerenderHead, TokenLogprob, chat_choice, chat_chunk_choice, chat_derendered, chat_tokens, chunk,
         completion_choice, completion_chunk_choice, completion_derendered, completion_tokens, delta,
     },
     bounds::{Bounds, check_chunk, check_whole},

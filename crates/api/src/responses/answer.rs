@@ -67,11 +67,7 @@ impl Status {
 /// Tokens and times of a response.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Spent {
-    input: u32,
-    output: u32,
-    reasoning: u32,
-    /// Use of the prefix cache, where the chat has it.
-    cache: Option<CacheUse>,
+    counts: TokenCounts,
     /// Times, where the chat has them.
     metrics: Option<Value>,
     /// Prompt and answer as the model has them, where they are sent.
@@ -102,15 +98,7 @@ impl RawMessage {
 impl Spent {
     /// Reads what a chat took.
     pub(super) fn of(counts: TokenCounts, metrics: Option<&Value>) -> Self {
-        let metrics = metrics.map(|metrics| filled(Some(metrics), METRICS));
-        Self {
-            input: counts.prompt.unwrap_or(0),
-            output: counts.completion.unwrap_or(0),
-            reasoning: counts.reasoning.unwrap_or(0),
-            cache: counts.cached.map(|found| CacheUse { found, created: counts.created.unwrap_or(0) }),
-            metrics,
-            raw: None,
-        }
+        Self { counts, metrics: metrics.map(|metrics| filled(Some(metrics), METRICS)), raw: None }
     }
 }
 
@@ -288,7 +276,7 @@ pub(super) fn response(
         "text": text_config(request.given("text")),
         "top_logprobs": if request.includes_logprobs() { or("top_logprobs", 0.into()) } else { Value::Null },
         "truncation": or("truncation", "disabled".into()),
-        "usage": spent.map(|spent| usage(spent, spent.cache.unwrap_or(head.cache))),
+        "usage": spent.map(|spent| usage(spent.counts, head.cache)),
         "user": given("user"),
         "metrics": spent.and_then(|spent| spent.metrics.as_ref()),
         "presence_penalty": request.number("presence_penalty", 0.0),
@@ -311,7 +299,11 @@ fn sampled(request: &ResponsesRequest, head: &ResponseHead) -> (f64, f64) {
     if temperature > 0.0 { (temperature.max(LEAST_TEMPERATURE), top_p) } else { (temperature, 1.0) }
 }
 
-fn usage(&Spent { input, output, reasoning, .. }: &Spent, cache: CacheUse) -> Value {
+/// `known` is the use of the prefix cache where the chat does not have it.
+fn usage(counts: TokenCounts, known: CacheUse) -> Value {
+    let [input, output] = [counts.prompt, counts.completion].map(Option::unwrap_or_default);
+    let found = counts.cached.map(|found| CacheUse { found, created: counts.created.unwrap_or(0) });
+    let cache = found.unwrap_or(known);
     json!({
         "input_tokens": input,
         "input_tokens_details": {
@@ -320,7 +312,7 @@ fn usage(&Spent { input, output, reasoning, .. }: &Spent, cache: CacheUse) -> Va
         },
         "output_tokens": output,
         "output_tokens_details": {
-            "reasoning_tokens": reasoning, "tool_output_tokens": 0, "output_tokens_per_turn": [],
+            "reasoning_tokens": counts.reasoning.unwrap_or(0), "tool_output_tokens": 0, "output_tokens_per_turn": [],
             "tool_output_tokens_per_turn": [],
         },
         "total_tokens": input.saturating_add(output),

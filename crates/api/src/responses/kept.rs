@@ -7,24 +7,16 @@ use serde_json::{Value, json};
 
 use crate::{ApiError, Query, answers::put, issues::Issues};
 
-/// The form in which a stored response is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Retrieval {
-    /// Index of the first event, if it is requested as events; a negative one counts from the end.
-    pub events_from: Option<i64>,
-}
-
-impl Retrieval {
-    /// Reads a query.
-    ///
-    /// # Errors
-    /// A number or a flag that is none.
-    pub fn read(query: &Query) -> Result<Self, ApiError> {
-        let mut issues = Issues::new();
-        let from = query.integer("starting_after", &mut issues).map_or(0, |after| after.saturating_add(1));
-        let is_stream = query.flag("stream", false, &mut issues);
-        issues.unless_any(Self { events_from: is_stream.then_some(from) })
-    }
+/// Reads the query for a stored response: the index of the first event, if it is requested as events; a negative one
+/// counts from the end.
+///
+/// # Errors
+/// A number or a flag that is none.
+pub fn events_from(query: &Query) -> Result<Option<i64>, ApiError> {
+    let mut issues = Issues::new();
+    let from = query.integer("starting_after", &mut issues).map_or(0, |after| after.saturating_add(1));
+    let is_stream = query.flag("stream", false, &mut issues);
+    issues.unless_any(is_stream.then_some(from))
 }
 
 /// A response that is not kept.
@@ -76,11 +68,11 @@ mod tests {
 
     #[test]
     fn a_query_has_where_events_begin() {
-        let read = |query| Retrieval::read(&Query::new(Some(query)));
-        assert_eq!(read("").unwrap().events_from, None);
-        assert_eq!(read("starting_after=3").unwrap().events_from, None);
-        assert_eq!(read("stream=1").unwrap().events_from, Some(0));
-        assert_eq!(read("stream=true&starting_after=3").unwrap().events_from, Some(4));
+        let read = |query| events_from(&Query::new(Some(query)));
+        assert_eq!(read("").unwrap(), None);
+        assert_eq!(read("starting_after=3").unwrap(), None);
+        assert_eq!(read("stream=1").unwrap(), Some(0));
+        assert_eq!(read("stream=true&starting_after=3").unwrap(), Some(4));
         assert_eq!(read("stream=maybe").unwrap_err().status, 400);
         assert_eq!(read("starting_after=x").unwrap_err().status, 400);
     }

@@ -17,7 +17,7 @@ mod tools;
 
 pub use self::{
     answer::{ResponseHead, queued_body},
-    kept::{Retrieval, cancelled, history, not_cancellable, not_found},
+    kept::{cancelled, events_from, history, not_cancellable, not_found},
     request::ResponsesRequest,
     stream::ResponseEncoder,
 };

@@ -20,37 +20,12 @@ use crate::answers::{
 use net::wire::EventBuffer;
 use text::parsers::CallDelta;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum OutputItem {
-    Message,
-    Refusal,
-    Reasoning,
-    Call { index: usize, call_id: String, name: String },
-}
-
-impl OutputItem {
-    fn prefix(&self) -> &'static str {
-        match self {
-            Self::Message | Self::Refusal => "msg",
-            Self::Reasoning => "rs",
-            Self::Call { .. } => "fc",
-        }
-    }
-
-    fn words(&self) -> TextKind {
-        match self {
-            Self::Message => TextKind::Text,
-            Self::Refusal => TextKind::Refusal,
-            Self::Reasoning => TextKind::Reasoning,
-            Self::Call { .. } => TextKind::Arguments,
-        }
-    }
-}
-
 /// An item that is being made.
 #[derive(Debug)]
 struct OpenItem {
-    item: OutputItem,
+    words: TextKind,
+    /// The call whose arguments are its text.
+    call: Option<CallDelta>,
     id: String,
     text: String,
     logprobs: Vec<Value>,
@@ -58,16 +33,16 @@ struct OpenItem {
 
 impl OpenItem {
     fn place(&self) -> TextPlace<'_> {
-        TextPlace { words: self.item.words(), item_id: &self.id, part: 0 }
+        TextPlace { words: self.words, item_id: &self.id, part: 0 }
     }
 
     /// The content part with this text; calls have none.
     fn part(&self, text: &str, logprobs: &Value) -> Option<Value> {
-        match self.item {
-            OutputItem::Message => Some(text_part(text, logprobs)),
-            OutputItem::Refusal => Some(refusal_part(text)),
-            OutputItem::Reasoning => Some(json!({"text": text, "type": "reasoning_text"})),
-            OutputItem::Call { .. } => None,
+        match self.words {
+            TextKind::Text => Some(text_part(text, logprobs)),
+            TextKind::Refusal => Some(refusal_part(text)),
+            TextKind::Reasoning => Some(json!({"text": text, "type": "reasoning_text"})),
+            TextKind::Arguments => None,
         }
     }
 
@@ -78,13 +53,16 @@ impl OpenItem {
 
     /// The item with the text so far.
     fn value(&self, status: Status) -> Value {
-        match &self.item {
-            OutputItem::Message | OutputItem::Refusal => {
+        match (&self.call, self.words) {
+            (Some(CallDelta { id, name, .. }), _) => {
+                let [call_id, name] = [id, name].map(|text| text.as_deref().unwrap_or_default());
+                function_call(&self.id, (call_id, name), &self.text, status)
+            }
+            (None, TextKind::Reasoning) => reasoning(&self.id, &self.text, Some(status)),
+            (None, TextKind::Text | TextKind::Refusal | TextKind::Arguments) => {
                 let part = Some(&self.text).filter(|text| !text.is_empty());
                 message(&self.id, part.and_then(|text| self.part(text, &self.scored())), status)
             }
-            OutputItem::Reasoning => reasoning(&self.id, &self.text, Some(status)),
-            OutputItem::Call { call_id, name, .. } => function_call(&self.id, (call_id, name), &self.text, status),
         }
     }
 }
@@ -122,15 +100,14 @@ impl FromChat for ResponseEncoder {
         if step.finish.is_some() {
             self.finish = step.finish.map(str::to_owned);
         }
-        let texts = [
-            (OutputItem::Reasoning, step.reasoning),
-            (OutputItem::Message, step.content),
-            (OutputItem::Refusal, step.refusal),
-        ];
-        for (item, text) in texts {
-            if let Some(text) = text.filter(|text| !text.is_empty()) {
-                self.put_text(item, (text, &logprobs), out);
+        let texts =
+            [(TextKind::Reasoning, step.reasoning), (TextKind::Text, step.content), (TextKind::Refusal, step.refusal)];
+        for (words, text) in texts {
+            let Some(text) = text.filter(|text| !text.is_empty()) else { continue };
+            if self.open.as_ref().is_none_or(|open| open.words != words) {
+                self.enter(words, None, out);
             }
+            self.add_text((text, &logprobs), out);
         }
         for call in step.calls {
             self.call(call, out);
@@ -181,39 +158,35 @@ impl ResponseEncoder {
     }
 
     fn call(&mut self, call: &CallDelta, out: &mut EventBuffer) {
-        let is_open =
-            matches!(&self.open, Some(OpenItem { item: OutputItem::Call { index, .. }, .. }) if *index == call.index);
-        if !is_open {
-            let (call_id, name) = (call.id.clone().unwrap_or_default(), call.name.clone().unwrap_or_default());
-            self.enter(OutputItem::Call { index: call.index, call_id, name }, out);
+        let open = self.open.as_ref().and_then(|open| open.call.as_ref());
+        if open.is_none_or(|open| open.index != call.index) {
+            self.enter(TextKind::Arguments, Some(call.clone()), out);
         }
         if let Some(arguments) = call.arguments.as_deref().filter(|text| !text.is_empty()) {
             self.add_text((arguments, &ChatLogprobs::default()), out);
         }
     }
 
-    fn put_text(&mut self, item: OutputItem, text: (&str, &ChatLogprobs<'_>), out: &mut EventBuffer) {
-        if self.open.as_ref().is_none_or(|open| open.item != item) {
-            self.enter(item, out);
-        }
-        self.add_text(text, out);
-    }
-
     fn add_text(&mut self, (text, logprobs): (&str, &ChatLogprobs<'_>), out: &mut EventBuffer) {
         if let Some(open) = &mut self.open {
             open.text.push_str(text);
-            let is_message = open.item == OutputItem::Message;
+            let is_message = open.words == TextKind::Text;
             open.logprobs.extend(logprobs.of_message(true).into_iter().filter(|_| is_message));
             self.writer.add_scored(open.place(), text, &logprobs.of_message(false), out);
         }
     }
 
-    fn enter(&mut self, item: OutputItem, out: &mut EventBuffer) {
+    fn enter(&mut self, words: TextKind, call: Option<CallDelta>, out: &mut EventBuffer) {
         self.close(out);
-        let id = item_id(item.prefix(), &self.head.id, self.output.len());
-        let open = OpenItem { item, id, text: String::new(), logprobs: Vec::new() };
+        let prefix = match words {
+            TextKind::Text | TextKind::Refusal => "msg",
+            TextKind::Reasoning => "rs",
+            TextKind::Arguments => "fc",
+        };
+        let id = item_id(prefix, &self.head.id, self.output.len());
+        let open = OpenItem { words, call, id, text: String::new(), logprobs: Vec::new() };
         let mut opened = open.value(Status::InProgress);
-        if open.item == OutputItem::Reasoning {
+        if words == TextKind::Reasoning {
             put(&mut opened, "content", Value::Null);
         }
         self.writer.open(&opened, out);

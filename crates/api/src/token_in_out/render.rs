@@ -4,7 +4,9 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::{Api, ApiError, body::ValidBody, conversation::template_kwargs, json, python, values};
+use crate::{
+    Api, ApiError, body::ValidBody, conversation::template_kwargs, json, python, structured::RequestedStructure, values,
+};
 
 /// Temperatures below this are none.
 const GREEDY: f64 = 1e-5;
@@ -182,7 +184,8 @@ impl RenderRequest {
         let held_back = longest.saturating_sub(1);
         let is_excluded = !self.is_set("include_stop_str_in_output", false);
         put(out, "output_text_buffer_length", Some(held_back).filter(|count| is_excluded && *count > 0));
-        put(out, "structured_outputs", self.structured_outputs());
+        let requested = RequestedStructure::read(&self.body);
+        put(out, "structured_outputs", requested.map(|requested| requested.params()));
         let biased = |bias: &Map<String, Value>| -> Map<String, Value> {
             let clamped = |value: &Value| values::float(value).unwrap_or(0.0).clamp(-100.0, 100.0).into();
             bias.iter().map(|(id, value)| (id.clone(), clamped(value))).collect()
@@ -207,34 +210,6 @@ impl RenderRequest {
             put(&mut args, name, self.given(name).filter(|params| python::truthy(Some(params))).cloned());
         }
         (!args.is_empty() || self.family == RenderFamily::Responses).then_some(args)
-    }
-
-    fn structured_outputs(&self) -> Option<Value> {
-        let given = self.given("structured_outputs").and_then(Value::as_object).cloned();
-        let format = self.given("response_format");
-        let requested = match format.and_then(|format| format["type"].as_str()) {
-            Some("json_object") => Some(("json_object", true.into())),
-            Some("json_schema") => {
-                let schema = format.and_then(|format| format.pointer("/json_schema/schema"));
-                Some(("json", schema.cloned().unwrap_or_default()))
-            }
-            Some("structural_tag") => format.map(|format| ("structural_tag", format.to_string().into())),
-            _ => None,
-        };
-        if given.is_none() && requested.is_none() {
-            return None;
-        }
-        let mut params = given.unwrap_or_default();
-        params.extend(requested.map(|(name, value)| (name.to_owned(), value)));
-        let value = |name: &str| params.get(name).cloned().unwrap_or_default();
-        let flag = |name: &str| params.get(name).is_some_and(values::is_set);
-        Some(json!({
-            "json": value("json"), "regex": value("regex"), "choice": value("choice"), "grammar": value("grammar"),
-            "json_object": value("json_object"), "disable_any_whitespace": flag("disable_any_whitespace"),
-            "disable_additional_properties": flag("disable_additional_properties"),
-            "whitespace_pattern": value("whitespace_pattern"), "structural_tag": value("structural_tag"),
-            "_backend": null, "_backend_was_auto": false,
-        }))
     }
 
     fn stop(&self) -> Vec<Value> {

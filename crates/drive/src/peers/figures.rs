@@ -10,45 +10,22 @@ use crate::{
 };
 
 const MEAN: Statistic = Statistic::Mean;
+const LEAST: Statistic = Statistic::Least;
+const MOST: Statistic = Statistic::Most;
+const P50: Statistic = Statistic::Quantile(0.5);
+const P90: Statistic = Statistic::Quantile(0.9);
+const P95: Statistic = Statistic::Quantile(0.95);
+const P99: Statistic = Statistic::Quantile(0.99);
 
-const OF_VLLM: [(&str, Statistic); 3] =
-    [("mean", MEAN), ("median", Statistic::Quantile(0.5)), ("p99", Statistic::Quantile(0.99))];
-
-const OF_GUIDELLM: [(&str, Statistic); 6] = [
-    ("mean", MEAN),
-    ("median", Statistic::Quantile(0.5)),
-    ("p90", Statistic::Quantile(0.9)),
-    ("p95", Statistic::Quantile(0.95)),
-    ("p99", Statistic::Quantile(0.99)),
-    ("max", Statistic::Most),
-];
-
-const OF_AIPERF: [(&str, Statistic); 6] = [
-    ("avg", MEAN),
-    ("min", Statistic::Least),
-    ("max", Statistic::Most),
-    ("p99", Statistic::Quantile(0.99)),
-    ("p90", Statistic::Quantile(0.9)),
-    ("p50", Statistic::Quantile(0.5)),
-];
-
-const OF_GENAI_BENCH: [(&str, Statistic); 6] = [
-    ("mean", MEAN),
-    ("p50", Statistic::Quantile(0.5)),
-    ("p90", Statistic::Quantile(0.9)),
-    ("p95", Statistic::Quantile(0.95)),
-    ("p99", Statistic::Quantile(0.99)),
-    ("max", Statistic::Most),
-];
-
-const OF_INFERENCE_PERF: [(&str, Statistic); 6] = [
-    ("mean", MEAN),
-    ("min", Statistic::Least),
-    ("max", Statistic::Most),
-    ("median", Statistic::Quantile(0.5)),
-    ("p90", Statistic::Quantile(0.9)),
-    ("p99", Statistic::Quantile(0.99)),
-];
+const OF_VLLM: &[(&str, Statistic)] = &[("mean", MEAN), ("median", P50), ("p99", P99)];
+const OF_GUIDELLM: &[(&str, Statistic)] =
+    &[("mean", MEAN), ("median", P50), ("p90", P90), ("p95", P95), ("p99", P99), ("max", MOST)];
+const OF_AIPERF: &[(&str, Statistic)] =
+    &[("avg", MEAN), ("min", LEAST), ("max", MOST), ("p99", P99), ("p90", P90), ("p50", P50)];
+const OF_GENAI_BENCH: &[(&str, Statistic)] =
+    &[("mean", MEAN), ("p50", P50), ("p90", P90), ("p95", P95), ("p99", P99), ("max", MOST)];
+const OF_INFERENCE_PERF: &[(&str, Statistic)] =
+    &[("mean", MEAN), ("min", LEAST), ("max", MOST), ("median", P50), ("p90", P90), ("p99", P99)];
 
 type Named = Vec<(&'static str, ClientFigure)>;
 
@@ -61,9 +38,7 @@ pub(super) fn vllm(run: &Measured) -> Named {
         after_role.into_iter().filter(|gap| !gap.is_zero()).for_each(|gap| gaps.record(gap));
     }
     let tpot = |sample: &Sample| Some(seconds(latency(sample).saturating_sub(ttft(sample)?)) * 1000.0 / later(sample)?);
-    let of = |values: &dyn Fn(&Sample) -> Option<f64>| {
-        Distribution::of(run.good.iter().filter_map(values)).statistics(&OF_VLLM).map(statistics)
-    };
+    let of = |values: &dyn Fn(&Sample) -> Option<f64>| statistics(OF_VLLM, &of_each(run, values));
     existing([
         ("completed", one(float(run.good.len()))),
         ("failed", one(float(run.failed))),
@@ -75,14 +50,14 @@ pub(super) fn vllm(run: &Measured) -> Named {
         ("total_token_throughput", rate(run, inputs(run) + outputs(run))),
         ("ttft_ms", of(&|sample| Some(seconds(ttft(sample)?) * 1000.0))),
         ("tpot_ms", of(&tpot)),
-        ("itl_ms", Distribution::Pooled(gaps, 1.0).statistics(&OF_VLLM).map(statistics)),
+        ("itl_ms", statistics(OF_VLLM, &Distribution::Pooled(gaps, 1.0))),
         ("e2el_ms", of(&|sample| Some(seconds(latency(sample)) * 1000.0))),
     ])
 }
 
 pub(super) fn guidellm(run: &Measured) -> Named {
     let weighted = |values: &dyn Fn(&Sample) -> Option<(f64, f64)>| {
-        Distribution::weighted(run.good.iter().filter_map(values)).statistics(&OF_GUIDELLM).map(statistics)
+        statistics(OF_GUIDELLM, &Distribution::weighted(run.good.iter().filter_map(values)))
     };
     let each = |values: &dyn Fn(&Sample) -> Option<f64>| weighted(&|sample| Some((values(sample)?, 1.0)));
     let itl = |sample: &Sample| Some((between(sample)? * 1000.0 / later(sample)?, later(sample)?));
@@ -106,17 +81,12 @@ pub(super) fn guidellm(run: &Measured) -> Named {
 }
 
 pub(super) fn aiperf(run: &Measured) -> Named {
-    let of = |values: &dyn Fn(&Sample) -> Option<f64>| {
-        Distribution::of(run.good.iter().filter_map(values)).statistics(&OF_AIPERF).map(statistics)
-    };
+    let of = |values: &dyn Fn(&Sample) -> Option<f64>| statistics(OF_AIPERF, &of_each(run, values));
     let itl = |sample: &Sample| Some(between(sample)? / later(sample)?);
     existing([
         ("time_to_first_token", of(&|sample| Some(seconds(sample.ttft?) * 1000.0))),
         ("inter_token_latency", of(&|sample| Some(itl(sample)? * 1000.0))),
-        (
-            "inter_chunk_latency",
-            Distribution::Pooled(run.chunk_gaps.clone(), 1.0).statistics(&OF_AIPERF).map(statistics),
-        ),
+        ("inter_chunk_latency", statistics(OF_AIPERF, &Distribution::Pooled(run.chunk_gaps.clone(), 1.0))),
         ("request_latency", of(&|sample| Some(seconds(sample.last_token.unwrap_or(sample.e2e)) * 1000.0))),
         ("output_token_throughput_per_user", of(&|sample| itl(sample).filter(|itl| *itl > 0.0).map(f64::recip))),
         ("output_sequence_length", of(&|sample| Some(f64::from(sample.output_tokens)))),
@@ -132,9 +102,7 @@ pub(super) fn aiperf(run: &Measured) -> Named {
 pub(super) fn genai_bench(run: &Measured) -> Named {
     /// Below this the tool leaves a request out of TPOT and inference speed.
     const SHORTEST: f64 = 0.001;
-    let of = |values: &dyn Fn(&Sample) -> Option<f64>| {
-        Distribution::of(run.good.iter().filter_map(values)).statistics(&OF_GENAI_BENCH).map(statistics)
-    };
+    let of = |values: &dyn Fn(&Sample) -> Option<f64>| statistics(OF_GENAI_BENCH, &of_each(run, values));
     let decoding = |sample: &Sample| Some(seconds(sample.e2e.saturating_sub(sample.ttft?)));
     let tpot = |sample: &Sample| Some(decoding(sample).filter(|time| *time >= SHORTEST)? / later(sample)?);
     let all = float(run.good.len()) + float(run.failed);
@@ -158,9 +126,7 @@ pub(super) fn genai_bench(run: &Measured) -> Named {
 }
 
 pub(super) fn inference_perf(run: &Measured) -> Named {
-    let of = |values: &dyn Fn(&Sample) -> Option<f64>| {
-        Distribution::of(run.good.iter().filter_map(values)).statistics(&OF_INFERENCE_PERF).map(statistics)
-    };
+    let of = |values: &dyn Fn(&Sample) -> Option<f64>| statistics(OF_INFERENCE_PERF, &of_each(run, values));
     // It gives each token of an event the event's time.
     let mut gaps = run.chunk_gaps.clone();
     for sample in &run.good {
@@ -179,10 +145,7 @@ pub(super) fn inference_perf(run: &Measured) -> Named {
         ),
         ("latency.time_per_output_token", of(&|sample| Some(between(sample)? / later(sample)?))),
         ("latency.time_to_first_token", of(&|sample| Some(seconds(Some(sample).filter(several)?.ttft?)))),
-        (
-            "latency.inter_token_latency",
-            Distribution::Pooled(gaps, 1e-3).statistics(&OF_INFERENCE_PERF).map(statistics),
-        ),
+        ("latency.inter_token_latency", statistics(OF_INFERENCE_PERF, &Distribution::Pooled(gaps, 1e-3))),
         ("throughput.input_tokens_per_sec", rate(run, inputs(run))),
         ("throughput.output_tokens_per_sec", rate(run, outputs(run))),
         ("throughput.total_tokens_per_sec", rate(run, inputs(run) + outputs(run))),
@@ -194,8 +157,12 @@ fn existing<const N: usize>(figures: [(&'static str, Option<ClientFigure>); N]) 
     figures.into_iter().filter_map(|(name, figure)| Some((name, figure?))).collect()
 }
 
-fn statistics(values: Vec<(&'static str, f64)>) -> ClientFigure {
-    ClientFigure::Statistics(Statistics(values))
+fn statistics(names: &[(&'static str, Statistic)], of: &Distribution) -> Option<ClientFigure> {
+    of.statistics(names).map(|values| ClientFigure::Statistics(Statistics(values)))
+}
+
+fn of_each(run: &Measured, value: &dyn Fn(&Sample) -> Option<f64>) -> Distribution {
+    Distribution::of(run.good.iter().filter_map(value))
 }
 
 fn one(value: f64) -> Option<ClientFigure> {

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{CountedBy, Sample};
 use crate::{
-    check::Difference,
+    check::CheckReport,
     drift::DriftReport,
     numbers::{count, millis},
     steady::{self, Change, Interval},
@@ -109,17 +109,6 @@ pub struct SteadyPart {
     pub requests: u64,
     /// Medians of its latencies.
     pub p50_ms: BTreeMap<String, f64>,
-}
-
-/// Differences from the recording.
-#[derive(Debug, Clone, Serialize)]
-pub struct CheckReport {
-    /// Responses that were compared.
-    pub compared: u64,
-    /// Responses that differ.
-    pub differ: u64,
-    /// The first differences.
-    pub differences: Vec<Difference>,
 }
 
 impl ResultsReport {

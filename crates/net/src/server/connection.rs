@@ -66,16 +66,12 @@ impl<B> Clone for ConnectionService<B> {
 ///
 /// # Errors
 /// When the connection breaks, or its client does not keep to HTTP.
-pub(super) async fn serve<I, B>(
+pub(super) async fn serve<I: ConnectionStream, B: ServiceBody>(
     stream: I,
     context: &ConnectionContext,
     service: ConnectionService<B>,
     stopped: watch::Receiver<()>,
-) -> Result<(), Box<dyn Error + Send + Sync>>
-where
-    I: ConnectionStream,
-    B: ServiceBody,
-{
+) -> Result<(), Box<dyn Error + Send + Sync>> {
     let options = context.options;
     let mut wire =
         ErrorRewriter::new(stream, options.bad_request, context.lateness.clone(), context.informational.clone());
@@ -114,16 +110,12 @@ where
 }
 
 /// Answers one request of `/health`, or refuses the request.
-async fn reserved<I, B>(
+async fn reserved<I: ConnectionStream, B: ServiceBody>(
     mut wire: ErrorRewriter<I>,
     context: &ConnectionContext,
     service: ConnectionService<B>,
     stopped: watch::Receiver<()>,
-) -> Result<(), Box<dyn Error + Send + Sync>>
-where
-    I: ConnectionStream,
-    B: ServiceBody,
-{
+) -> Result<(), Box<dyn Error + Send + Sync>> {
     let Some(read) = health_request(&mut wire).await? else { return Ok(()) };
     wire.rewind(&read);
     let mut builder = http1_builder(context);
@@ -163,15 +155,11 @@ async fn begins_http2<I: AsyncRead + Unpin>(wire: &mut ErrorRewriter<I>) -> io::
     Ok(is_http2)
 }
 
-async fn http2<I, B>(
+async fn http2<I: ConnectionStream, B: ServiceBody>(
     wire: ErrorRewriter<I>,
     service: ConnectionService<B>,
     mut stopped: watch::Receiver<()>,
-) -> Result<(), Box<dyn Error + Send + Sync>>
-where
-    I: ConnectionStream,
-    B: ServiceBody,
-{
+) -> Result<(), Box<dyn Error + Send + Sync>> {
     let writes = wire.writes();
     let of_streams = writes.clone();
     let service = service_fn(move |request| {
@@ -238,16 +226,12 @@ type SharedSlot<T> = Arc<Lock<Option<T>>>;
 
 /// Serves requests with hyper until the connection ends or a stream of events begins; returns the latter with the connection.
 /// `stopped` becomes `None` when the server is shutting down.
-async fn http1<I, B>(
+async fn http1<I: ConnectionStream, B: ServiceBody>(
     wire: ErrorRewriter<I>,
     builder: &http1::Builder,
     service: ConnectionService<B>,
     stopped: &mut Option<watch::Receiver<()>>,
-) -> hyper::Result<Option<(ErrorRewriter<I>, EventStream<B>)>>
-where
-    I: ConnectionStream,
-    B: ServiceBody,
-{
+) -> hyper::Result<Option<(ErrorRewriter<I>, EventStream<B>)>> {
     let (taken, upgrades) = (SharedSlot::<TakenResponse<B>>::default(), SharedSlot::<Upgrade>::default());
     let writes = wire.writes();
     let service = service_fn(intercept(service, Arc::clone(&taken), Arc::clone(&upgrades), writes.clone()));
@@ -308,15 +292,12 @@ type Responding<B> = Pin<Box<dyn Future<Output = Result<Response<WrittenFirst<B>
 /// Wraps a service so that streams of events, broken responses and upgrades are put into their slots.
 ///
 /// hyper never gets what is taken: its future stays pending until the connection is taken back.
-fn intercept<B>(
+fn intercept<B: ServiceBody>(
     service: ConnectionService<B>,
     slot: SharedSlot<TakenResponse<B>>,
     upgrades: SharedSlot<Upgrade>,
     writes: WriteWatch,
-) -> impl Fn(Request<Incoming>) -> Responding<B> + Unpin
-where
-    B: ServiceBody,
-{
+) -> impl Fn(Request<Incoming>) -> Responding<B> + Unpin {
     move |request: Request<Incoming>| {
         let close = wants_close(&request);
         let (response, slot, upgrades, writes) =

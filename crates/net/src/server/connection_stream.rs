@@ -1,7 +1,13 @@
 //! What a connection is made of: a stream of bytes, which may be reset, and the bodies of its responses.
 
-use std::error::Error;
+use std::{
+    error::Error,
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
 
+use bytes::{Buf, BytesMut};
 use http_body::Body;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -18,6 +24,22 @@ pub trait ServiceBody:
 impl<B> ServiceBody for B where
     B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>> + Send> + Send + Unpin + 'static
 {
+}
+
+/// Writes all of these bytes, and takes out those that are written.
+pub(super) fn poll_write_all<I: AsyncWrite + Unpin>(
+    stream: &mut I,
+    context: &mut Context<'_>,
+    bytes: &mut BytesMut,
+) -> Poll<io::Result<()>> {
+    while !bytes.is_empty() {
+        let written = ready!(Pin::new(&mut *stream).poll_write(context, bytes))?;
+        if written == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        bytes.advance(written);
+    }
+    Poll::Ready(Ok(()))
 }
 
 /// A connection's stream of bytes.

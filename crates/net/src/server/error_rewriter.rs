@@ -6,11 +6,13 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
-    connection_stream::ConnectionStream, informational::Informational, lateness_tracker::LatenessTracker,
+    connection_stream::{ConnectionStream, poll_write_all},
+    informational::Informational,
+    lateness_tracker::LatenessTracker,
     write_watch::WriteWatch,
 };
 
@@ -29,9 +31,8 @@ const HYPER_ERRORS: [&[u8]; 3] = [
 pub(super) struct ErrorRewriter<I> {
     stream: I,
     bad_request: Option<fn() -> Vec<u8>>,
-    /// The replacement that is being written, and how many of its bytes are.
-    replacement: Vec<u8>,
-    written: usize,
+    /// What is left of the replacement that is being written.
+    replacement: BytesMut,
     lateness: LatenessTracker,
     informational: Informational,
     /// Bytes that were read and are to be read again.
@@ -49,8 +50,7 @@ impl<I> ErrorRewriter<I> {
         Self {
             stream,
             bad_request,
-            replacement: Vec::new(),
-            written: 0,
+            replacement: BytesMut::new(),
             lateness,
             informational,
             unread: Bytes::new(),
@@ -85,21 +85,10 @@ impl<I: AsyncWrite + Unpin> ErrorRewriter<I> {
             return None;
         }
         if self.replacement.is_empty() {
-            self.replacement = bad_request();
+            self.replacement = bad_request().as_slice().into();
         }
-        Some(self.poll_replacement(context).map_ok(|()| bytes.len()))
-    }
-
-    fn poll_replacement(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let Some(rest) = self.replacement.get(self.written..).filter(|rest| !rest.is_empty()) {
-            let written = ready!(Pin::new(&mut self.stream).poll_write(context, rest))?;
-            if written == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            self.written += written;
-        }
-        (self.replacement, self.written) = (Vec::new(), 0);
-        Poll::Ready(Ok(()))
+        let written = poll_write_all(&mut self.stream, context, &mut self.replacement);
+        Some(written.map_ok(|()| bytes.len()))
     }
 }
 

@@ -13,18 +13,20 @@ use std::{
     fmt::Write as _,
     future::poll_fn,
     io,
-    pin::{Pin, pin},
+    pin::Pin,
     task::{Context, Poll, ready},
     time::SystemTime,
 };
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::{Response, header, response};
-use http_body::Body;
 use httpdate::HttpDate;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::ending::ConnectionEnd;
+use super::{
+    connection_stream::{ServiceBody, poll_write_all},
+    ending::ConnectionEnd,
+};
 
 /// Maximum number of bytes of later requests that are read during a stream.
 const READ_AHEAD: usize = 512;
@@ -47,16 +49,14 @@ pub(super) enum StreamEnd {
     Cut,
 }
 
-pub(super) async fn send<I, B>(wire: &mut I, response: Response<B>) -> StreamEnd
-where
-    I: AsyncRead + AsyncWrite + Unpin,
-    B: Body<Error: Into<Box<dyn Error + Send + Sync>>>,
-{
-    let (parts, body) = response.into_parts();
+pub(super) async fn send<I: AsyncRead + AsyncWrite + Unpin, B: ServiceBody>(
+    wire: &mut I,
+    response: Response<B>,
+) -> StreamEnd {
+    let (parts, mut body) = response.into_parts();
     let mut stream = StreamBuffer { out: head(&parts), ahead: Vec::new(), is_over: false, broken: None };
     drop(parts);
-    let mut body = pin!(body);
-    match poll_fn(|context| stream.poll(context, Pin::new(wire), body.as_mut())).await {
+    match poll_fn(|context| stream.poll(context, wire, &mut body)).await {
         Ok(()) => match stream.broken {
             None => StreamEnd::Whole(stream.ahead.into()),
             Some(end) => StreamEnd::Broken(end),
@@ -78,27 +78,17 @@ struct StreamBuffer {
 }
 
 impl StreamBuffer {
-    fn poll<I, B>(
+    fn poll<I: AsyncRead + AsyncWrite + Unpin, B: ServiceBody>(
         &mut self,
         context: &mut Context<'_>,
-        mut wire: Pin<&mut I>,
-        mut body: Pin<&mut B>,
-    ) -> Poll<io::Result<()>>
-    where
-        I: AsyncRead + AsyncWrite + Unpin,
-        B: Body<Error: Into<Box<dyn Error + Send + Sync>>>,
-    {
-        self.poll_client(context, wire.as_mut())?;
+        wire: &mut I,
+        body: &mut B,
+    ) -> Poll<io::Result<()>> {
+        self.poll_client(context, wire)?;
         loop {
-            let is_waiting = self.gather(context, body.as_mut());
-            while !self.out.is_empty() {
-                let written = ready!(wire.as_mut().poll_write(context, &self.out))?;
-                if written == 0 {
-                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-                }
-                self.out.advance(written);
-            }
-            ready!(wire.as_mut().poll_flush(context))?;
+            let is_waiting = self.gather(context, body);
+            ready!(poll_write_all(wire, context, &mut self.out))?;
+            ready!(Pin::new(&mut *wire).poll_flush(context))?;
             if self.out.capacity() > KEPT_CAPACITY {
                 self.out = BytesMut::new();
             }
@@ -112,12 +102,9 @@ impl StreamBuffer {
     }
 
     /// Encodes the frames that the body has ready; returns whether the body is pending.
-    fn gather<B>(&mut self, context: &mut Context<'_>, mut body: Pin<&mut B>) -> bool
-    where
-        B: Body<Error: Into<Box<dyn Error + Send + Sync>>>,
-    {
+    fn gather<B: ServiceBody>(&mut self, context: &mut Context<'_>, body: &mut B) -> bool {
         while !self.is_over && self.out.len() < WRITE_SIZE {
-            match body.as_mut().poll_frame(context) {
+            match Pin::new(&mut *body).poll_frame(context) {
                 Poll::Pending => return true,
                 Poll::Ready(None) => {
                     self.is_over = true;
@@ -140,11 +127,11 @@ impl StreamBuffer {
     }
 
     /// Reads what the client sends; fails when it has disconnected.
-    fn poll_client<I: AsyncRead>(&mut self, context: &mut Context<'_>, mut wire: Pin<&mut I>) -> io::Result<()> {
+    fn poll_client<I: AsyncRead + Unpin>(&mut self, context: &mut Context<'_>, wire: &mut I) -> io::Result<()> {
         while self.ahead.len() < READ_AHEAD {
             let mut bytes = [0; READ_AHEAD];
             let mut read = ReadBuf::new(bytes.get_mut(self.ahead.len()..).unwrap_or_default());
-            match wire.as_mut().poll_read(context, &mut read) {
+            match Pin::new(&mut *wire).poll_read(context, &mut read) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(read) => read?,
             }
@@ -197,7 +184,7 @@ mod tests {
     use std::{collections::VecDeque, time::Duration};
 
     use http::HeaderValue;
-    use http_body::Frame;
+    use http_body::{Body, Frame};
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     use super::*;

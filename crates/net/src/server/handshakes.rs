@@ -76,15 +76,12 @@ pub(super) struct Handshake {
 
 impl Handshake {
     /// Shakes hands with a client; `None` where that failed, took too long, was closed for others or the server stops.
-    pub(super) async fn shake<I>(
+    pub(super) async fn shake<I: AsyncRead + AsyncWrite + Unpin>(
         self,
         stream: I,
         address: IpAddr,
         stopped: &mut watch::Receiver<()>,
-    ) -> Option<TlsStream<I>>
-    where
-        I: AsyncRead + AsyncWrite + Unpin,
-    {
+    ) -> Option<TlsStream<I>> {
         let mut place = self.handshakes.begin(address, Instant::now());
         tokio::select! {
             shaken = timeout(HANDSHAKE_TIMEOUT, self.tls.acceptor().accept(stream)) => match shaken {

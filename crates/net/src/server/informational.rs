@@ -11,9 +11,11 @@ use std::{
     task::{Context, Poll, Waker, ready},
 };
 
+use bytes::BytesMut;
 use http::{HeaderMap, StatusCode};
 use tokio::io::AsyncWrite;
 
+use super::connection_stream::poll_write_all;
 use base::lock::Lock;
 use base::rate_limited_log::RateLimitedLog;
 
@@ -29,9 +31,8 @@ pub struct Informational(Arc<Lock<InformationalState>>);
 
 #[derive(Debug, Default)]
 struct InformationalState {
-    /// Encoded responses, and how many of their bytes are written.
-    pending: Vec<u8>,
-    written: usize,
+    /// Encoded responses that are not written.
+    pending: BytesMut,
     /// Responses that were dropped because too many waited.
     dropped: u64,
     /// The task that answers the request.
@@ -97,15 +98,9 @@ impl Informational {
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         let mut state = self.0.lock();
-        while let Some(rest) = state.pending.get(state.written..).filter(|rest| !rest.is_empty()) {
-            let written = ready!(Pin::new(&mut *stream).poll_write(context, rest))?;
-            if written == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            state.written += written;
-        }
-        if state.written > 0 {
-            (state.pending, state.written) = (Vec::new(), 0);
+        if !state.pending.is_empty() {
+            ready!(poll_write_all(stream, context, &mut state.pending))?;
+            state.pending = BytesMut::new();
             wake(state);
         }
         Poll::Ready(Ok(()))

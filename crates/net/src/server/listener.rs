@@ -149,11 +149,11 @@ pub async fn bind_unix(path: &Path) -> Result<UnixListener, BindError> {
     let address = path.display().to_string();
     let found = fs::symlink_metadata(path).ok().map(|found| found.file_type().is_socket());
     if found == Some(false) {
-        return Err(BindError::NoSocket { address });
+        return Err(BindError::NoSocket(address));
     }
     if found == Some(true) {
         if UnixStream::connect(path).await.is_ok() {
-            return Err(BindError::InUse { address });
+            return Err(BindError::InUse(address));
         }
         fs::remove_file(path).map_err(|source| BindError::Other { address: address.clone(), source })?;
     }

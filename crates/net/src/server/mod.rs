@@ -39,6 +39,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+pub(crate) use self::write_watch::HeadEnd;
 pub use self::{
     body::{BodyError, NotWhole, RequestBody, ResponseBody, Stopping, UntilStopping, receive_whole, whole_body},
     connection_options::ConnectionOptions,
@@ -113,10 +114,9 @@ pub trait ClientService<B>: Fn(Request<Incoming>, Peer) -> Self::Responding + Se
     type Responding: Future<Output = Response<B>> + Send + 'static;
 }
 
-impl<S, F, B> ClientService<B> for S
+impl<S, F: Future<Output = Response<B>> + Send + 'static, B> ClientService<B> for S
 where
     S: Fn(Request<Incoming>, Peer) -> F + Send + Sync + 'static,
-    F: Future<Output = Response<B>> + Send + 'static,
 {
     type Responding = F;
 }
@@ -138,19 +138,11 @@ pub struct DrainReport {
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Another program listens there.
-    #[error("{address} is in use by another program")]
-    InUse {
-        /// The requested address.
-        address: String,
-    },
+    #[error("{0} is in use by another program")]
+    InUse(String),
     /// A file that is no socket has the name of the Unix socket.
-    #[error(
-        "cannot listen on {address}: a file of that name exists and is no socket; remove it or choose another path"
-    )]
-    NoSocket {
-        /// The requested path.
-        address: String,
-    },
+    #[error("cannot listen on {0}: a file of that name exists and is no socket; remove it or choose another path")]
+    NoSocket(String),
     /// Anything else: no such interface, no permission, a name that does not resolve.
     #[error("cannot listen on {address}")]
     Other {
@@ -169,7 +161,7 @@ pub async fn bind(address: &str) -> Result<TcpListener, BindError> {
     listener::listen(address).await.map_err(|source| {
         let address = address.to_owned();
         if source.kind() == io::ErrorKind::AddrInUse {
-            BindError::InUse { address }
+            BindError::InUse(address)
         } else {
             BindError::Other { address, source }
         }
@@ -180,31 +172,23 @@ pub async fn bind(address: &str) -> Result<TcpListener, BindError> {
 ///
 /// The service is called once per request with the client; when a client disconnects, the future or the body of its response
 /// is dropped.
-pub async fn run<S, B>(
+pub async fn run<S: ClientService<B> + Clone, B: ServiceBody>(
     listener: impl Into<Listener>,
     service: S,
     shutdown: impl Future<Output = ()>,
     drain: Duration,
-) -> DrainReport
-where
-    S: ClientService<B> + Clone,
-    B: ServiceBody,
-{
+) -> DrainReport {
     run_on(&Workers::current(), listener, move || service.clone(), shutdown, drain).await
 }
 
 /// Serves as [`run`] does, on `workers`. `make` builds a service for each of them and is called inside its runtime.
-pub async fn run_on<S, B>(
+pub async fn run_on<S: ClientService<B>, B: ServiceBody>(
     workers: &Workers,
     listener: impl Into<Listener>,
     make: impl Fn() -> S,
     shutdown: impl Future<Output = ()>,
     drain: Duration,
-) -> DrainReport
-where
-    S: ClientService<B>,
-    B: ServiceBody,
-{
+) -> DrainReport {
     let services = workers.in_each(|| {
         let service = make();
         Arc::new(move |request, peer| Box::pin(service(request, peer)) as SharedResponding<B>) as SharedService<B>
@@ -220,10 +204,10 @@ where
             () = &mut shutdown => break,
             accepted = next(&listener, &reserve) => if let Some((accepted, lent)) = accepted {
                 let Some((handle, service)) = next_service.next() else { unreachable!("invariant: there is a worker") };
-                let (service, stopped) = (Arc::clone(service), stopped.clone());
                 let mut context = ConnectionContext::new(&listener, &handshakes);
                 context.is_reserved = lent.is_some();
-                let serving = open(accepted, context, service, stopped);
+                let new = NewConnection { context, service: Arc::clone(service), stopped: stopped.clone() };
+                let serving = new.open(accepted);
                 match lent {
                     None => connections.spawn_on(serving, handle),
                     Some(lent) => connections.spawn_on(on_reserve(serving, lent), handle),
@@ -297,89 +281,61 @@ impl ConnectionContext {
     }
 }
 
-/// Registers a new connection with the current runtime and serves it.
-async fn open<B>(
-    accepted: Accepted,
+/// A connection that is about to be served.
+struct NewConnection<B> {
     context: ConnectionContext,
     service: SharedService<B>,
     stopped: watch::Receiver<()>,
-) where
-    B: ServiceBody,
-{
-    match accepted {
-        Accepted::Tcp(stream, peer) => {
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%peer, %error, "cannot set TCP_NODELAY");
+}
+
+impl<B: ServiceBody> NewConnection<B> {
+    /// Registers it with the current runtime and serves it.
+    async fn open(mut self, accepted: Accepted) {
+        let error = match accepted {
+            Accepted::Tcp(stream, peer) => {
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::debug!(%peer, %error, "cannot set TCP_NODELAY");
+                }
+                match TcpStream::from_std(stream) {
+                    Ok(stream) => return self.secure(stream, peer).await,
+                    Err(error) => error,
+                }
             }
-            match TcpStream::from_std(stream) {
-                Ok(stream) => secure(stream, peer, context, service, stopped).await,
-                Err(error) => unregistered(&error),
-            }
+            Accepted::Unix(stream) => match UnixStream::from_std(stream) {
+                Ok(stream) => return self.secure(stream, NO_ADDRESS).await,
+                Err(error) => error,
+            },
+        };
+        if let Some(held) = FAILING.due() {
+            tracing::warn!(%error, held, "cannot serve a connection");
         }
-        Accepted::Unix(stream) => match UnixStream::from_std(stream) {
-            Ok(stream) => secure(stream, NO_ADDRESS, context, service, stopped).await,
-            Err(error) => unregistered(&error),
-        },
     }
-}
 
-fn unregistered(error: &io::Error) {
-    if let Some(held) = FAILING.due() {
-        tracing::warn!(%error, held, "cannot serve a connection");
+    /// Serves it, after a handshake where there is TLS.
+    async fn secure<I: ConnectionStream>(&mut self, stream: I, peer: SocketAddr) {
+        match self.context.tls.take() {
+            // Boxed: connections without TLS would otherwise hold room for the handshake.
+            Some(handshake) => Box::pin(self.shake_hands(handshake, stream, peer)).await,
+            None => self.serve(stream, peer).await,
+        }
     }
-}
 
-/// Serves a connection, after a handshake where there is TLS.
-async fn secure<I, B>(
-    stream: I,
-    peer: SocketAddr,
-    mut context: ConnectionContext,
-    service: SharedService<B>,
-    stopped: watch::Receiver<()>,
-) where
-    I: ConnectionStream,
-    B: ServiceBody,
-{
-    match context.tls.take() {
-        // Boxed: connections without TLS would otherwise hold room for the handshake.
-        Some(handshake) => Box::pin(shake_hands(handshake, stream, peer, context, service, stopped)).await,
-        None => serve(stream, peer, &context, service, stopped).await,
+    async fn shake_hands<I: ConnectionStream>(&mut self, handshake: Handshake, stream: I, peer: SocketAddr) {
+        if let Some(stream) = handshake.shake(stream, peer.ip(), &mut self.stopped).await {
+            let service = Arc::clone(&self.service);
+            self.service = Arc::new(move |mut request: Request<Incoming>, peer| {
+                request.extensions_mut().insert(OverTls);
+                service(request, peer)
+            });
+            self.serve(stream, peer).await;
+        }
     }
-}
 
-async fn shake_hands<I, B>(
-    handshake: Handshake,
-    stream: I,
-    peer: SocketAddr,
-    context: ConnectionContext,
-    service: SharedService<B>,
-    mut stopped: watch::Receiver<()>,
-) where
-    I: ConnectionStream,
-    B: ServiceBody,
-{
-    if let Some(stream) = handshake.shake(stream, peer.ip(), &mut stopped).await {
-        let marked = Arc::new(move |mut request: Request<Incoming>, peer| {
-            request.extensions_mut().insert(OverTls);
-            service(request, peer)
-        });
-        serve(stream, peer, &context, marked, stopped).await;
-    }
-}
-
-async fn serve<I, B>(
-    stream: I,
-    peer: SocketAddr,
-    context: &ConnectionContext,
-    service: SharedService<B>,
-    stopped: watch::Receiver<()>,
-) where
-    I: ConnectionStream,
-    B: ServiceBody,
-{
-    let client = Peer::new(peer, context, &stopped);
-    let service = ConnectionService { service, client };
-    if let Err(error) = connection::serve(stream, context, service, stopped).await {
-        tracing::debug!(%peer, %error, "the connection ended early");
+    async fn serve<I: ConnectionStream>(&self, stream: I, peer: SocketAddr) {
+        let client = Peer::new(peer, &self.context, &self.stopped);
+        let service = ConnectionService { service: Arc::clone(&self.service), client };
+        if let Err(error) = connection::serve(stream, &self.context, service, self.stopped.clone()).await {
+            tracing::debug!(%peer, %error, "the connection ended early");
+        }
     }
 }

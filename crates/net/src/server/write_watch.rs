@@ -24,7 +24,27 @@ use tokio::{
 /// Flushes after which what was given to a connection before is written.
 const FLUSHES: u8 = 2;
 
-const HEAD_END: &[u8] = b"\r\n\r\n";
+/// Finder of the end of a message's head in bytes that come piece by piece: how many bytes of that end were last.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct HeadEnd(usize);
+
+impl HeadEnd {
+    /// Returns the number of bytes up to the end of the head; `None` where it does not end in these.
+    pub(crate) fn find(&mut self, bytes: &[u8]) -> Option<usize> {
+        const END: &[u8] = b"\r\n\r\n";
+        for (count, byte) in (1..).zip(bytes) {
+            self.0 = match END.get(self.0) {
+                Some(expected) if expected == byte => self.0 + 1,
+                _ => usize::from(*byte == b'\r'),
+            };
+            if self.0 == END.len() {
+                self.0 = 0;
+                return Some(count);
+            }
+        }
+        None
+    }
+}
 
 /// The head of a response leaves in pieces; an extension of the response.
 ///
@@ -50,25 +70,10 @@ impl SlowHead {
 struct PacedHead {
     pace: SlowHead,
     pause: Option<Pin<Box<Sleep>>>,
-    /// Bytes of its end that were written last.
-    matched: usize,
+    end: HeadEnd,
 }
 
 impl PacedHead {
-    /// Follows bytes; returns how many of them belong to the head, and whether it ends with them.
-    fn follow(matched: &mut usize, bytes: &[u8]) -> (usize, bool) {
-        for (count, byte) in (1..).zip(bytes) {
-            *matched = match HEAD_END.get(*matched) {
-                Some(expected) if expected == byte => *matched + 1,
-                _ => usize::from(*byte == b'\r'),
-            };
-            if *matched == HEAD_END.len() {
-                return (count, true);
-            }
-        }
-        (bytes.len(), false)
-    }
-
     /// Writes the next piece; returns whether the head has ended too.
     fn poll_write<I: AsyncWrite + Unpin>(
         &mut self,
@@ -81,10 +86,10 @@ impl PacedHead {
             self.pause = None;
         }
         let piece = bytes.get(..self.pace.bytes.max(1)).unwrap_or(bytes);
-        let (of_head, _) = Self::follow(&mut self.matched.clone(), piece);
-        let piece = piece.get(..of_head).unwrap_or(piece);
+        let mut end = self.end;
+        let piece = end.find(piece).and_then(|of_head| piece.get(..of_head)).unwrap_or(piece);
         let written = ready!(Pin::new(stream).poll_write(context, piece))?;
-        let (_, is_over) = Self::follow(&mut self.matched, piece.get(..written).unwrap_or(piece));
+        let is_over = self.end.find(piece.get(..written).unwrap_or(piece)).is_some();
         self.pause = Some(Box::pin(sleep(self.pace.every)));
         Poll::Ready(Ok((written, is_over)))
     }
@@ -188,7 +193,7 @@ impl WriteWatch {
 
     /// Lets the next head leave in pieces.
     pub(super) fn pace(&self, pace: SlowHead) {
-        self.0.rare.lock().head = Some(PacedHead { pace, pause: None, matched: 0 });
+        self.0.rare.lock().head = Some(PacedHead { pace, pause: None, end: HeadEnd::default() });
         self.0.is_paced.store(true, Ordering::Release);
     }
 
@@ -225,9 +230,9 @@ mod tests {
         let head = b"HTTP/1.1 200 OK\r\na: \r\r\n\r\nbody\r\n\r\n";
         let end = head.len() - 8;
         for cut in 1..end {
-            let mut matched = 0;
-            assert_eq!(PacedHead::follow(&mut matched, &head[..cut]), (cut, false));
-            assert_eq!(PacedHead::follow(&mut matched, &head[cut..]), (end - cut, true), "{cut}");
+            let mut head_end = HeadEnd::default();
+            assert_eq!(head_end.find(&head[..cut]), None);
+            assert_eq!(head_end.find(&head[cut..]), Some(end - cut), "{cut}");
         }
     }
 

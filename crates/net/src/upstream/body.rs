@@ -1,6 +1,7 @@
 //! The body of a response, which polls its connection.
 
 use std::{
+    fmt,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -18,7 +19,6 @@ use super::{
 };
 
 /// The body of an upstream's response. Dropping it before its end closes the connection.
-#[derive(Debug)]
 pub struct UpstreamBody<B: OutgoingBody> {
     body: IncomingBody<B>,
     pool: Arc<Pool<B>>,
@@ -87,6 +87,12 @@ fn poll_hyper<B: OutgoingBody>(
         *connection = None;
     }
     Pin::new(body).poll_frame(cx)
+}
+
+impl<B: OutgoingBody> fmt::Debug for UpstreamBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UpstreamBody").finish_non_exhaustive()
+    }
 }
 
 impl<B: OutgoingBody> Body for UpstreamBody<B> {

@@ -1,7 +1,6 @@
 //! One HTTP/1.1 connection to the upstream.
 
 use std::{
-    fmt,
     future::poll_fn,
     pin::{Pin, pin},
     sync::{
@@ -69,11 +68,11 @@ impl<B: OutgoingBody> Connection<B> {
     /// When the host's name does not resolve or the connection is refused.
     pub(super) async fn open(url: &UpstreamUrl) -> Result<Self, UpstreamFailure> {
         let io = if let Transport::Unix(path) = url.transport() {
-            Io::Unix(UnixStream::connect(path).await.map_err(UpstreamFailure::Connect)?)
+            Io::new(UnixStream::connect(path).await.map_err(UpstreamFailure::Connect)?)
         } else {
             let stream = TcpStream::connect(url.address()).await.map_err(UpstreamFailure::Connect)?;
             stream.set_nodelay(true).map_err(UpstreamFailure::Connect)?;
-            Io::Tcp(stream)
+            Io::new(stream)
         };
         Self::handshake(io).await.map_err(UpstreamFailure::Http)
     }
@@ -185,23 +184,6 @@ fn is_chunked_events(response: &Response<Incoming>) -> bool {
         && codings.next().is_none()
 }
 
-impl<B: OutgoingBody> fmt::Debug for Connection<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").finish_non_exhaustive()
-    }
-}
-
-impl<B: OutgoingBody> fmt::Debug for IncomingBody<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Hyper(..) => "Hyper",
-            Self::Events(_) => "Events",
-            Self::LastEvents(_) => "LastEvents",
-            Self::Done => "Done",
-        })
-    }
-}
-
 /// The body of a request, which records when hyper has taken all of it.
 #[derive(Debug)]
 pub(super) struct TrackedBody<B> {
@@ -246,7 +228,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_that_a_closed_connection_did_not_take_comes_back() {
         let (here, mut there) = UnixStream::pair().unwrap();
-        let connection = Connection::<Full<Bytes>>::reuse(Io::Unix(here)).unwrap();
+        let connection = Connection::<Full<Bytes>>::reuse(Io::new(here)).unwrap();
         let response = async {
             let _request = there.read(&mut [0; 1024]).await.unwrap();
             there.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
@@ -258,7 +240,7 @@ mod tests {
         // The runtime learns of it, the connection is not polled.
         tokio::time::sleep(Duration::from_millis(20)).await;
         let second = timeout(Duration::from_secs(10), connection.send(Request::new(Full::from("two")))).await;
-        let unsent = second.expect("it fails at once").unwrap_err();
+        let unsent = second.expect("it fails at once").err().unwrap();
         assert!(unsent.request.is_some(), "{}", unsent.error);
     }
 }

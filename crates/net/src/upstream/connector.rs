@@ -18,12 +18,11 @@ use hyper_util::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpStream, UnixStream},
+    net::UnixStream,
     time::timeout,
 };
 use tokio_rustls::{
     TlsConnector,
-    client::TlsStream,
     rustls::{
         ClientConfig, RootCertStore,
         crypto::ring,
@@ -33,6 +32,7 @@ use tokio_rustls::{
 use tower_service::Service;
 
 use super::{UpstreamOptions, UpstreamUrl, pinned::Pinned, url::Transport};
+use crate::server::{RawConnection, RawStream};
 
 /// Protocols offered by ALPN, preferred first.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -53,11 +53,8 @@ pub enum AuthoritiesError {
         source: io::Error,
     },
     /// The file holds no certificate.
-    #[error("{path} holds no certificate in PEM", path = path.display())]
-    Empty {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{} holds no certificate in PEM", .0.display())]
+    Empty(PathBuf),
 }
 
 impl Authorities {
@@ -68,7 +65,7 @@ impl Authorities {
     pub fn read(path: &Path) -> Result<Self, AuthoritiesError> {
         let text = fs::read(path).map_err(|source| AuthoritiesError::Unreadable { path: path.to_owned(), source })?;
         let pinned = Pinned::new(CertificateDer::pem_slice_iter(&text).filter_map(Result::ok).collect());
-        pinned.map(|pinned| Self(Arc::new(pinned))).map_err(|_| AuthoritiesError::Empty { path: path.to_owned() })
+        pinned.map(|pinned| Self(Arc::new(pinned))).map_err(|_| AuthoritiesError::Empty(path.to_owned()))
     }
 }
 
@@ -108,13 +105,15 @@ impl Connector {
 
     async fn connect(mut self, uri: Uri) -> Result<Io, BoxError> {
         if let Some(path) = &self.socket {
-            return Ok(Io::Unix(UnixStream::connect(path).await?));
+            return Ok(Io::new(UnixStream::connect(path).await?));
         }
         let stream = self.tcp.call(uri.clone()).await?.into_inner();
-        let Some(tls) = &self.tls else { return Ok(Io::Tcp(stream)) };
+        let Some(tls) = &self.tls else { return Ok(Io::new(stream)) };
         let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(host).map_err(|error: InvalidDnsNameError| BoxError::from(error))?;
-        Ok(Io::Tls(Box::new(tls.connect(name, stream).await?)))
+        let stream = tls.connect(name, stream).await?;
+        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        Ok(Io { is_http2, ..Io::new(stream) })
     }
 }
 
@@ -168,74 +167,52 @@ impl Service<Uri> for Connector {
 }
 
 /// A connection of any kind.
-#[derive(Debug)]
-pub(super) enum Io {
-    Tcp(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-    Unix(UnixStream),
+pub(super) struct Io {
+    stream: RawConnection,
+    /// Both sides have agreed on HTTP/2.
+    is_http2: bool,
+}
+
+impl Io {
+    pub(super) fn new(stream: impl RawStream + 'static) -> Self {
+        Self { stream: Box::new(stream), is_http2: false }
+    }
 }
 
 impl Connection for Io {
     fn connected(&self) -> Connected {
-        match self {
-            Self::Tls(stream) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => Connected::new().negotiated_h2(),
-            _ => Connected::new(),
-        }
+        if self.is_http2 { Connected::new().negotiated_h2() } else { Connected::new() }
     }
 }
 
 impl AsyncRead for Io {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, into),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, into),
-            Self::Unix(stream) => Pin::new(stream).poll_read(cx, into),
-        }
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, into)
     }
 }
 
 impl AsyncWrite for Io {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
-        }
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
     fn poll_write_vectored(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bytes),
-            Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bytes),
-        }
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
     }
 
     fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Tcp(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
-            Self::Unix(stream) => stream.is_write_vectored(),
-        }
+        self.stream.is_write_vectored()
     }
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
-        }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

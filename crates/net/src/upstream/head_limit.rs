@@ -20,7 +20,7 @@ use bytes::Bytes;
 use memchr::memmem;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-const END: &[u8] = b"\r\n\r\n";
+use crate::server::HeadEnd;
 
 /// The media type in the head of a stream of events.
 const EVENTS: &[u8] = b"text/event-stream";
@@ -70,15 +70,14 @@ pub(super) struct HeadLimited<I> {
     limit: HeadLimit,
     /// A part of the head was read.
     is_begun: bool,
-    /// Number of bytes of [`END`] that the last bytes read are.
-    matched: usize,
+    end: HeadEnd,
     /// Bytes that arrived after the head.
     after: Bytes,
 }
 
 impl<I> HeadLimited<I> {
     pub(super) fn new(stream: I) -> Self {
-        Self { stream, limit: HeadLimit::default(), is_begun: false, matched: 0, after: Bytes::new() }
+        Self { stream, limit: HeadLimit::default(), is_begun: false, end: HeadEnd::default(), after: Bytes::new() }
     }
 
     pub(super) fn limit(&self) -> HeadLimit {
@@ -94,7 +93,7 @@ impl<I> HeadLimited<I> {
     fn stop_after_head(&mut self, read: &mut ReadBuf<'_>, start: usize) {
         let new = read.filled().get(start..).unwrap_or_default();
         let is_begun = std::mem::replace(&mut self.is_begun, true);
-        let Some(length) = self.head_end(new) else { return };
+        let Some(length) = self.end.find(new) else { return };
         self.is_begun = false;
         let (head, after) = new.split_at(length);
         // Only a head that arrived whole can be searched; others stop, and the caller lifts the limit.
@@ -105,21 +104,6 @@ impl<I> HeadLimited<I> {
         self.limit.0.mode.store(REACHED, Relaxed);
         self.after = [after, &self.after].concat().into();
         read.set_filled(start + length);
-    }
-
-    /// Returns the number of bytes up to the end of the head; `None` where it does not end in them.
-    fn head_end(&mut self, new: &[u8]) -> Option<usize> {
-        for (index, byte) in new.iter().enumerate() {
-            self.matched = match END.get(self.matched) {
-                Some(expected) if expected == byte => self.matched + 1,
-                _ => usize::from(*byte == b'\r'),
-            };
-            if self.matched == END.len() {
-                self.matched = 0;
-                return Some(index + 1);
-            }
-        }
-        None
     }
 }
 

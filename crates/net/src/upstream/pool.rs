@@ -150,7 +150,7 @@ mod tests {
         let pool = Pool::<Empty<Bytes>>::default();
         for (idle, is_used) in [(Duration::ZERO, true), (Duration::from_millis(4500), false)] {
             let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-            let connection = IdleConnection::Socket(Io::Tcp(stream));
+            let connection = IdleConnection::Socket(Io::new(stream));
             pool.idle.lock().push(PooledConnection { connection, since: Instant::now() - idle });
             assert_eq!(pool.take().is_some(), is_used, "{idle:?}");
         }

@@ -231,11 +231,7 @@ impl<R, O: BodyObserver> Observed<R, O> {
     }
 }
 
-impl<R, O> Body for Observed<R, O>
-where
-    R: Body<Data = Bytes, Error: Into<BodyError>> + Unpin,
-    O: BodyObserver + Unpin,
-{
+impl<R: Body<Data = Bytes, Error: Into<BodyError>> + Unpin, O: BodyObserver + Unpin> Body for Observed<R, O> {
     type Data = Bytes;
     type Error = BodyError;
 
