@@ -65,12 +65,12 @@ struct LoadedConnection {
     unread: Vec<u8>,
     sent: Instant,
     rounds: usize,
-    response: ReadResponse,
+    response: IncomingResponse,
 }
 
 /// A response as far as it was read.
 #[derive(Default)]
-struct ReadResponse {
+struct IncomingResponse {
     first: Option<Instant>,
     last: Option<Instant>,
     tokens: usize,
@@ -222,7 +222,7 @@ fn connect(poll: &OwnedFd, address: SocketAddr, number: usize) -> io::Result<Loa
     socket.set_nodelay(true)?;
     socket.set_nonblocking(true)?;
     epoll::add(poll, &socket, epoll::EventData::new_u64(number as u64), epoll::EventFlags::IN)?;
-    let (sent, response) = (Instant::now(), ReadResponse::default());
+    let (sent, response) = (Instant::now(), IncomingResponse::default());
     Ok(LoadedConnection { socket, unread: Vec::new(), sent, rounds: 0, response })
 }
 
@@ -242,7 +242,7 @@ fn request(address: SocketAddr, load: &BenchLoad) -> Vec<u8> {
 
 impl LoadedConnection {
     fn ask(&mut self, request: &[u8]) -> io::Result<()> {
-        self.response = ReadResponse::default();
+        self.response = IncomingResponse::default();
         self.unread.clear();
         self.rounds += 1;
         self.sent = Instant::now();
@@ -270,7 +270,7 @@ impl LoadedConnection {
 
     fn account(&self, seen: &mut BenchSeen, is_stream: bool) {
         let millis = |duration: Duration| duration.as_secs_f64() * 1e3;
-        let ReadResponse { first, last, tokens, .. } = self.response;
+        let IncomingResponse { first, last, tokens, .. } = self.response;
         seen.answers += 1;
         seen.tokens += if is_stream { tokens } else { 1 };
         seen.whole.push(millis(self.sent.elapsed()));
@@ -281,7 +281,7 @@ impl LoadedConnection {
     }
 }
 
-impl ReadResponse {
+impl IncomingResponse {
     /// How many bytes were understood.
     fn digest(&mut self, unread: &[u8], now: Instant, seen: &mut BenchSeen) -> (usize, Read1) {
         let mut used = 0;
