@@ -200,13 +200,15 @@ async fn batch(play: &Running, number: u32) {
     assert_eq!(play.send("/v1/completions", &body).await.status, 200);
 }
 
-/// Publishes batches until the subscriber gets one; how many there are then, with the last one's sequence number.
-async fn subscribed(play: &Running, endpoint: &str) -> (Subscriber, u32, u64) {
+/// Publishes batches until the subscriber gets the last one; how many there are then.
+async fn subscribed(play: &Running, endpoint: &str) -> (Subscriber, u32) {
     let mut subscriber = Subscriber::of(endpoint).await;
     for number in 0..200 {
         batch(play, number).await;
-        if let Some((seq, _)) = subscriber.next(SOON).await {
-            return (subscriber, number + 1, seq);
+        while let Some((seq, _)) = subscriber.next(SOON).await {
+            if seq == u64::from(number) {
+                return (subscriber, number + 1);
+            }
         }
     }
     panic!("no message comes");
@@ -224,7 +226,7 @@ async fn numbers(subscriber: &mut Subscriber) -> Vec<u64> {
 /// Puts faults at places from the next batch on, and publishes so many: their sequence numbers.
 async fn published_with(lines: impl Fn(u64) -> Vec<String>, batches: u32) -> (u64, Vec<u64>, Vec<String>, Vec<u64>) {
     let (play, endpoint, replay) = publisher(&[]).await;
-    let (mut subscriber, count, _) = subscribed(&play, &endpoint).await;
+    let (mut subscriber, count) = subscribed(&play, &endpoint).await;
     let next = u64::from(count);
     let lines = json!({"faults": lines(next)});
     let answer = put(play.address, "/vcr/faults", &lines).await;
@@ -260,6 +262,16 @@ async fn numbers_begin_anew_and_a_replay_is_cut() {
     assert_eq!(found, [next, next + 1, 0, 1, 2, 3]);
     assert_eq!(kept, [2, 3]);
     assert_eq!(hits.len(), 2, "{hits:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_published_before_a_restart_arrives() {
+    // While the first waits the others come, so that the socket is closed at once after the second is sent.
+    let lines =
+        |next: u64| vec![format!("kv-late:200ms at event {next}"), format!("kv-restart at event {}", next + 2)];
+    let (next, found, hits, kept) = published_with(lines, 3).await;
+    assert_eq!(found, [next, next + 1]);
+    assert_eq!((kept, hits.len()), (vec![0], 2));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,7 @@
 //! The publisher's thread: a PUB socket for batches, and a listener for those who missed some.
 
 use std::{
+    mem,
     net::Ipv4Addr,
     pin::pin,
     sync::{Arc, atomic::Ordering::Relaxed, mpsc as start},
@@ -230,8 +231,10 @@ impl Publisher {
 
     /// Closes the socket, and opens another one at its place after a time.
     async fn restart(&mut self, time: Duration) {
-        // Connections end with the socket that they are passed on to.
-        self.socket = new_socket();
+        // Connections end with the socket that they are passed on to. What was sent is given to them by a task of the library that was
+        // woken by it, so a task that is started now runs after that one, as this thread is the only one.
+        let closed = mem::replace(&mut self.socket, new_socket());
+        let _never_fails = tokio::spawn(async move { drop(closed) }).await;
         if let SocketSide::Listens(_, serving) = &self.side {
             serving.abort();
         }
