@@ -267,8 +267,7 @@ async fn numbers_begin_anew_and_a_replay_is_cut() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_published_before_a_restart_arrives() {
     // While the first waits the others come, so that the socket is closed at once after the second is sent.
-    let lines =
-        |next: u64| vec![format!("kv-late:200ms at event {next}"), format!("kv-restart at event {}", next + 2)];
+    let lines = |next: u64| vec![format!("kv-late:200ms at event {next}"), format!("kv-restart at event {}", next + 2)];
     let (next, found, hits, kept) = published_with(lines, 3).await;
     assert_eq!(found, [next, next + 1]);
     assert_eq!((kept, hits.len()), (vec![0], 2));
