@@ -169,8 +169,10 @@ fn serving(file: &Path) -> Value {
                     account::enter(&mut request);
                     let clock = Clock { pacer, lateness: server::LatenessTracker::default() };
                     match cassette_player.decide(request.map(server::RequestBody::Live)).await.decision {
-                        Decision::Answer(response) => response,
-                        Decision::Replay(response) => response.deliver::<Infallible, ()>(clock, None, None, ()).await,
+                        Decision::Answer(response) => response.map(axum::body::Body::new),
+                        Decision::Replay(response) => {
+                            response.deliver::<Infallible, ()>(clock, None, None, ()).await.map(axum::body::Body::new)
+                        }
                         Decision::Pass(_) | Decision::Forward(_) => panic!("every request is the player's"),
                     }
                 }

@@ -10,7 +10,7 @@ use http::Request;
 use http_body_util::BodyExt;
 use tokio::{net::TcpListener, sync::oneshot};
 use vllm_vcr::{
-    net::upstream::{Upstream, UpstreamOptions},
+    net::upstream::{OutgoingBody, Upstream, UpstreamOptions},
     play::{Config, Player, Source, Synthetic, Unmatched},
     recording::cassette,
     replay::account::Concern,
@@ -36,13 +36,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let server = tokio::spawn(async move { player.serve(listener, async { drop(stopped.await) }).await });
 
     // Here a test runs its agent.
-    let client: Upstream<String> = Upstream::new(url.parse()?, &UpstreamOptions::default());
+    let client = Upstream::new(url.parse()?, &UpstreamOptions::default());
     let request = r#"{"model": "demo", "messages": [{"role": "user", "content": "What is the weather in London?"}]}"#;
     let response = client
         .send(
             Request::post("/v1/chat/completions")
                 .header("content-type", "application/json")
-                .body(request.to_owned())?,
+                .body(OutgoingBody::whole(request.into()))?,
         )
         .await?;
     println!("{}", String::from_utf8_lossy(&response.into_body().collect().await?.to_bytes()));

@@ -10,7 +10,7 @@ use http::Request;
 use http_body_util::BodyExt;
 use tokio::{net::TcpListener, sync::oneshot};
 use vllm_vcr::{
-    net::upstream::{Upstream, UpstreamOptions},
+    net::upstream::{OutgoingBody, Upstream, UpstreamOptions},
     play::{Config, Player, Source, Synthetic},
     recording::{canonical::Identity, cassette},
     replay::matching::requests::{CustomMatch, MatchPolicy, RequestMatch},
@@ -40,13 +40,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (stop, stopped) = oneshot::channel::<()>();
     let server = tokio::spawn(async move { player.serve(listener, async { drop(stopped.await) }).await });
 
-    let client: Upstream<String> = Upstream::new(url.parse()?, &UpstreamOptions::default());
+    let client = Upstream::new(url.parse()?, &UpstreamOptions::default());
     let request = r#"{"messages": [{"role": "user", "content": "WHAT IS THE WEATHER IN LONDON?"}], "seed": 7}"#;
     let response = client
         .send(
             Request::post("/v1/chat/completions")
                 .header("content-type", "application/json")
-                .body(request.to_owned())?,
+                .body(OutgoingBody::whole(request.into()))?,
         )
         .await?;
     println!("x-vcr-match: {}", response.headers()["x-vcr-match"].to_str()?);

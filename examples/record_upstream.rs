@@ -9,7 +9,7 @@ use std::error::Error;
 use http::Request;
 use tokio::{net::TcpListener, sync::oneshot};
 use vllm_vcr::{
-    net::upstream::{Upstream, UpstreamOptions},
+    net::upstream::{OutgoingBody, Upstream, UpstreamOptions},
     recording::trace::{CreateMode, read},
     tap::{Tap, TapConfig},
     text::prompt::BlockHashAlgorithm,
@@ -35,10 +35,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (stop, stopped) = oneshot::channel::<()>();
     let proxy = tokio::spawn(tap.serve(listener, async { drop(stopped.await) }));
 
-    let client: Upstream<String> = Upstream::new(url.parse()?, &UpstreamOptions::default());
+    let client = Upstream::new(url.parse()?, &UpstreamOptions::default());
     let request = r#"{"prompt": "Once upon a time", "max_tokens": 8}"#;
     client
-        .send(Request::post("/v1/completions").header("content-type", "application/json").body(request.to_owned())?)
+        .send(
+            Request::post("/v1/completions")
+                .header("content-type", "application/json")
+                .body(OutgoingBody::whole(request.into()))?,
+        )
         .await?;
 
     drop(stop);

@@ -11,7 +11,7 @@ use crate::{
         output, runtime,
         values::with_unit,
     },
-    net::upstream::{Upstream, UpstreamOptions, UpstreamUrl},
+    net::upstream::{OutgoingBody, Upstream, UpstreamOptions, UpstreamUrl},
 };
 
 /// Request a server's /health once: exit code 0 if it is healthy, 1 if it is not, 4 if it does not respond.
@@ -31,7 +31,8 @@ pub(in crate::cli) fn run(HealthArgs { url, timeout }: HealthArgs) -> Result<Exi
     runtime::run(async move |_| {
         let server = url.to_string();
         let options = UpstreamOptions { response_timeout: Some(timeout), ..UpstreamOptions::default() };
-        let request = Request::get("/health").body(String::new()).map_err(Failure::environment)?;
+        let request =
+            Request::get("/health").body(OutgoingBody::whole(Default::default())).map_err(Failure::environment)?;
         let response = Upstream::new(url, &options).send(request).await.map_err(Failure::environment)?;
         let status = response.status();
         output::print(&format!("{server}: {status}\n"))?;

@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{HeaderMap, Method, Request, header};
-use http_body_util::Full;
 use serde_json::Value;
 use tokio::{sync::OnceCell, time::timeout};
 
 use crate::{
     base::one_line::one_line,
-    net::upstream::{FetchError, FetchedResponse, Upstream, UpstreamError, UpstreamOptions, UpstreamUrl},
+    net::upstream::{FetchError, FetchedResponse, OutgoingBody, Upstream, UpstreamError, UpstreamOptions, UpstreamUrl},
 };
 
 /// Maximum size of an answer, in bytes.
@@ -76,7 +74,7 @@ fn described(response: &FetchedResponse) -> String {
 /// A client of one server.
 #[derive(Debug)]
 pub struct ConformClient {
-    server: Upstream<Full<Bytes>>,
+    server: Upstream,
     headers: HeaderMap,
     patience: Duration,
     models: OnceCell<FetchedResponse>,
@@ -96,7 +94,7 @@ impl ConformClient {
         body: Option<String>,
     ) -> Result<FetchedResponse, ConformError> {
         let broken = |why: String| ConformError::Broken { path: path.to_owned(), why };
-        let mut request = Request::new(Full::new(Bytes::from(body.clone().unwrap_or_default())));
+        let mut request = Request::new(OutgoingBody::whole(body.clone().unwrap_or_default().into()));
         *request.method_mut() = method.parse::<Method>().map_err(|error| broken(error.to_string()))?;
         *request.uri_mut() = path.parse().map_err(|error: http::uri::InvalidUri| broken(error.to_string()))?;
         *request.headers_mut() = self.headers.clone();

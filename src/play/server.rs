@@ -95,7 +95,7 @@ impl Player {
     }
 
     /// Serves on a bound listener until `shutdown` completes, then drains.
-    pub async fn serve(&self, listener: impl Into<Listener>, shutdown: impl Future<Output = ()>) -> DrainReport {
+    pub async fn serve(&self, listener: impl Into<Listener>, shutdown: impl Future<Output = ()> + Send) -> DrainReport {
         self.state.begin();
         let early = Arc::clone(&self.state.model);
         tokio::task::spawn_blocking(move || early.warm());

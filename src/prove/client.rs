@@ -6,10 +6,10 @@ use std::{error::Error, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, header};
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout};
 
-use crate::net::upstream::{Upstream, UpstreamOptions, UpstreamUrl};
+use crate::net::upstream::{OutgoingBody, Upstream, UpstreamOptions, UpstreamUrl};
 
 /// Maximum size of a response, in bytes.
 const LARGEST_RESPONSE: usize = 32 << 20;
@@ -20,7 +20,7 @@ const LONGEST_RESPONSE: u32 = 10;
 /// A client of one gateway; clones share their connections.
 #[derive(Debug, Clone)]
 pub struct StreamClient {
-    gateway: Upstream<Full<Bytes>>,
+    gateway: Upstream,
     headers: HeaderMap,
     silence: Duration,
 }
@@ -84,7 +84,7 @@ impl StreamClient {
     /// Posts JSON and receives what comes, to its end.
     pub async fn post(&self, path: &'static str, body: Bytes) -> ReceivedStream {
         let start = Instant::now();
-        let mut request = Request::new(Full::new(body));
+        let mut request = Request::new(OutgoingBody::whole(body));
         *request.method_mut() = http::Method::POST;
         *request.uri_mut() = http::Uri::from_static(path);
         *request.headers_mut() = self.headers.clone();

@@ -92,7 +92,7 @@ const ABOVE: [(&[&str], &[&str]); 23] = [
 ];
 
 /// Dependencies, and the only places of their crates that may use them.
-const CONFINED: [(&[&str], &[&str]); 10] = [
+const CONFINED: [(&[&str], &[&str]); 11] = [
     (&["clap", "clap_complete", "clap_mangen"], &["src/cli"]),
     (
         &["hyper", "http_body", "http_body_util"],
@@ -110,6 +110,7 @@ const CONFINED: [(&[&str], &[&str]); 10] = [
         ],
     ),
     (&["axum"], &["crates/replay/src/account", "crates/tap", "src/play"]),
+    (&["axum_core"], &["crates/net/src/server"]),
     (&["zeromq"], &["src/play", "src/conform"]),
     (&["tokenizers"], &["crates/text/src/prompt"]),
     (&["flate2"], &["crates/recording/src/trace"]),

@@ -8,10 +8,7 @@ use http_body_util::BodyExt;
 use tokio::time::Instant;
 
 use base::stats::Durations;
-use net::{
-    server::RequestBody,
-    upstream::{Upstream, UpstreamError, UpstreamOptions, UpstreamUrl},
-};
+use net::upstream::{OutgoingBody, Upstream, UpstreamError, UpstreamOptions, UpstreamUrl};
 use replay::timing::Pacer;
 
 /// Distance of the deadlines that are waited for.
@@ -38,9 +35,9 @@ pub async fn round_trips(
     reach: &UpstreamOptions,
     requests: u32,
 ) -> Result<Durations, UpstreamError> {
-    let (upstream, mut took) = (Upstream::<RequestBody>::new(url.clone(), reach), Durations::default());
+    let (upstream, mut took) = (Upstream::new(url.clone(), reach), Durations::default());
     for _ in 0..requests {
-        let mut request = Request::new(RequestBody::Read(None::<Bytes>));
+        let mut request = Request::new(OutgoingBody::whole(Bytes::new()));
         *request.uri_mut() = Uri::from_static("/health");
         let requested = Instant::now();
         let _body = upstream.send(request).await?.into_body().collect().await;

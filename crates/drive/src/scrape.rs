@@ -11,8 +11,7 @@ use std::{sync::Arc, time::Duration};
 use base::stats::scraped;
 use bytes::Bytes;
 use http::Request;
-use http_body_util::Empty;
-use net::upstream::{FetchError, Upstream, UpstreamOptions, UpstreamUrl};
+use net::upstream::{FetchError, OutgoingBody, Upstream, UpstreamOptions, UpstreamUrl};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::{
@@ -122,7 +121,7 @@ impl Page {
 #[derive(Debug)]
 pub struct PageWatch {
     url: String,
-    upstream: Upstream<Empty<Bytes>>,
+    upstream: Upstream,
     seen: Arc<Mutex<ScrapedPages>>,
     finish: Arc<Notify>,
     task: JoinHandle<()>,
@@ -192,7 +191,7 @@ impl PageWatch {
     }
 }
 
-async fn watch(upstream: Upstream<Empty<Bytes>>, seen: Arc<Mutex<ScrapedPages>>, finish: Arc<Notify>) {
+async fn watch(upstream: Upstream, seen: Arc<Mutex<ScrapedPages>>, finish: Arc<Notify>) {
     let (mut next, mut period) = (Instant::now(), PERIOD);
     loop {
         next = (next + period).max(Instant::now());
@@ -212,13 +211,13 @@ async fn watch(upstream: Upstream<Empty<Bytes>>, seen: Arc<Mutex<ScrapedPages>>,
     }
 }
 
-async fn page(upstream: &Upstream<Empty<Bytes>>) -> Result<(Instant, Page), String> {
+async fn page(upstream: &Upstream) -> Result<(Instant, Page), String> {
     get(upstream, "/metrics").await.map(|(at, text)| (at, Page::read(&text)))
 }
 
 /// Reads the text at a path, with the time at which its head arrived; as [`page`].
-async fn get(upstream: &Upstream<Empty<Bytes>>, path: &str) -> Result<(Instant, String), String> {
-    let request = Request::get(path).body(Empty::new()).map_err(|error| error.to_string())?;
+async fn get(upstream: &Upstream, path: &str) -> Result<(Instant, String), String> {
+    let request = Request::get(path).body(OutgoingBody::whole(Bytes::new())).map_err(|error| error.to_string())?;
     let late = |_| format!("no page within {PATIENCE:?}");
     match timeout(PATIENCE, upstream.fetch(request, MOST_BYTES)).await.map_err(late)? {
         Ok(page) if page.status.is_success() => Ok((page.at, String::from_utf8_lossy(&page.body).into_owned())),
@@ -240,7 +239,7 @@ pub enum HitFaults {
 
 impl HitFaults {
     /// Reads `/vcr/faults` of the time since `start`.
-    async fn of(upstream: &Upstream<Empty<Bytes>>, start: Instant) -> Self {
+    async fn of(upstream: &Upstream, start: Instant) -> Self {
         match get(upstream, &format!("/vcr/faults?hits={MOST_HITS}")).await {
             Ok((at, text)) => Self::read(&text, at.saturating_duration_since(start)),
             Err(why) => Self::Unknown(format!("/vcr/faults: {why}")),

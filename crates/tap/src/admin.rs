@@ -44,7 +44,7 @@ impl Handle {
     }
 
     /// Answers the operator's requests at `listener` until `shutdown`.
-    pub async fn serve(self, listener: impl Into<Listener>, shutdown: impl Future<Output = ()>) {
+    pub async fn serve(self, listener: impl Into<Listener>, shutdown: impl Future<Output = ()> + Send) {
         let router = self.router();
         let service = move |request, _peer| {
             let answering = router.clone().call(request);

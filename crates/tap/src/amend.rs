@@ -17,9 +17,9 @@ use std::{collections::VecDeque, sync::Arc};
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode, header, request::Parts};
 
-use super::{echo::EchoedPrompts, request::RequestFields, sent_body::SentBody};
+use super::{echo::EchoedPrompts, request::RequestFields};
 use net::{
-    upstream::{self, Relayed},
+    upstream::{self, OutgoingBody, Relayed},
     wire::{Edits, span_in},
 };
 
@@ -182,7 +182,7 @@ pub(super) fn is_signed(headers: &HeaderMap) -> bool {
 }
 
 /// Builds the amended request, without `accept-encoding`: a compressed response could not be decoded.
-pub(super) fn amended_request(parts: &Parts, body: VecDeque<Bytes>) -> Request<SentBody> {
+pub(super) fn amended_request(parts: &Parts, body: VecDeque<Bytes>) -> Request<OutgoingBody> {
     let mut parts = parts.clone();
     upstream::remove(&mut parts.headers, |name| name == header::ACCEPT_ENCODING);
     update_content_length(&mut parts.headers, body.iter().map(Bytes::len).sum());

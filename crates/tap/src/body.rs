@@ -9,13 +9,10 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 
-use super::{
-    exchange::OpenExchange, observed_stream::ObservedStream, other_apis::ApiEvent, refusal::Refusal,
-    sent_body::TapResponseBody,
-};
+use super::{exchange::OpenExchange, observed_stream::ObservedStream, other_apis::ApiEvent, refusal::Refusal};
 use net::{
     server::{BodyError, ResponseBody},
-    upstream::{BodyObserver, Observed, Relayed},
+    upstream::{BodyObserver, Observed, Relayed, UpstreamBody},
 };
 use recording::exchange::outcome_of;
 use replay::{
@@ -35,11 +32,11 @@ pub(super) enum ProxyBody {
     /// Empty, with `content-length: 0`.
     Empty,
     /// Not recorded.
-    Passed(Relayed<TapResponseBody>),
+    Passed(Relayed<UpstreamBody>),
     /// Recorded once it has passed: from a copy, or without its content.
-    Copied(Box<Completed<Observed<TapResponseBody, Copied>>>),
+    Copied(Box<Completed<Observed<UpstreamBody, Copied>>>),
     ObservedStream(Box<Completed<ObservedStream>>),
-    Mcp(Box<Observed<TapResponseBody, ExchangeObserver>>),
+    Mcp(Box<Observed<UpstreamBody, ExchangeObserver>>),
     /// A recorded response of the player.
     Played(Box<ResponseBody>),
 }

@@ -7,8 +7,7 @@ use bytes::Bytes;
 use http::{Request, Uri};
 use serde_json::{Map, Value, json};
 
-use super::sent_body::SentBody;
-use net::upstream::{FetchError, Relayed, Upstream, UpstreamError, UpstreamOptions, UpstreamUrl};
+use net::upstream::{FetchError, OutgoingBody, Upstream, UpstreamError, UpstreamOptions, UpstreamUrl};
 use recording::trace::Meta;
 
 /// Maximum size of such a response, in bytes; a page of metrics is the longest.
@@ -36,7 +35,7 @@ pub(super) struct EngineSettings {
 
 impl EngineSettings {
     /// Requests the facts of an upstream; `None` if it answers without a version.
-    pub(super) async fn of(upstream: &Upstream<SentBody>) -> Result<Option<Self>, UpstreamError> {
+    pub(super) async fn of(upstream: &Upstream) -> Result<Option<Self>, UpstreamError> {
         let answer = json_of(&get(upstream, "/version").await?);
         let Some(version) = answer.get("version").and_then(Value::as_str).map(str::to_owned) else { return Ok(None) };
         let mut facts = Self { version, ..Self::default() };
@@ -92,8 +91,8 @@ pub async fn engine_meta(url: &UpstreamUrl, reach: &UpstreamOptions) -> Result<O
 }
 
 /// Reads a page; an empty one if it is refused or not whole.
-async fn get(upstream: &Upstream<SentBody>, path: &'static str) -> Result<Bytes, UpstreamError> {
-    let mut request = Request::new(Relayed::whole(Bytes::new()));
+async fn get(upstream: &Upstream, path: &'static str) -> Result<Bytes, UpstreamError> {
+    let mut request = Request::new(OutgoingBody::whole(Bytes::new()));
     *request.uri_mut() = Uri::from_static(path);
     match upstream.fetch(request, LARGEST).await {
         Ok(response) if response.status.is_success() => Ok(response.body),

@@ -13,19 +13,18 @@ use super::{
     proxy::Proxy,
     request::RequestFields,
     response::{broken_off, passed},
-    sent_body::{SentBody, TapResponseBody},
     upstreams::UpstreamSite,
 };
 use net::{
     server::{BodyError, Upgrade},
-    upstream::{Relayed, UpstreamError},
+    upstream::{OutgoingBody, Relayed, UpstreamBody, UpstreamError},
     wire::body_as_utf8,
 };
 use replay::account::UpstreamName;
 
 impl Proxy {
     /// Forwards a request that is not recorded. Its body is received whole first if the model selects the upstream.
-    pub(super) async fn pass(&self, request: Request<SentBody>) -> Response<ProxyBody> {
+    pub(super) async fn pass(&self, request: Request<OutgoingBody>) -> Response<ProxyBody> {
         let path = request.uri().path();
         let is_open = self.sites.of_path(path).is_none() && request.extensions().get::<UpstreamName>().is_none();
         let by_model = self.sites.by_model && request.method() == Method::POST && is_open;
@@ -46,7 +45,7 @@ impl Proxy {
     }
 
     /// Forwards a request that is not recorded to this upstream.
-    pub(super) async fn pass_to(&self, site: &UpstreamSite, request: Request<SentBody>) -> Response<ProxyBody> {
+    pub(super) async fn pass_to(&self, site: &UpstreamSite, request: Request<OutgoingBody>) -> Response<ProxyBody> {
         match self.send(site, request).await {
             Ok(response) => passed(response, self.idle),
             Err(error) => self.unanswered(&error),
@@ -56,7 +55,7 @@ impl Proxy {
     /// Forwards a request for an upgrade, and joins both connections if the upstream agrees.
     pub(super) async fn tunnel(&self, request: Request<Incoming>) -> Response<ProxyBody> {
         let site = self.sites.of(request.uri().path(), None);
-        match self.send(site, request.map(Relayed::untouched)).await {
+        match self.send(site, request.map(|body| Relayed::untouched(body.into()))).await {
             Ok(mut response) => {
                 if join(&mut response) {
                     self.metrics.upgraded.fetch_add(1, Relaxed);
@@ -72,8 +71,8 @@ impl Proxy {
     pub(super) async fn send(
         &self,
         site: &UpstreamSite,
-        request: Request<SentBody>,
-    ) -> Result<Response<TapResponseBody>, UpstreamError> {
+        request: Request<OutgoingBody>,
+    ) -> Result<Response<UpstreamBody>, UpstreamError> {
         self.metrics.sent(site.place);
         let sent = site.upstream.send(request).await;
         if let Err(error) = &sent {
@@ -110,7 +109,7 @@ impl Proxy {
 }
 
 /// Joins both sides, byte for byte until one of them closes, if the upstream switched protocols, such as to WebSocket; true if it did.
-fn join(response: &mut Response<TapResponseBody>) -> bool {
+fn join(response: &mut Response<UpstreamBody>) -> bool {
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         return false;
     }

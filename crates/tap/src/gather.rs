@@ -10,7 +10,7 @@ use http::{HeaderMap, Request, request::Parts};
 use http_body_util::BodyExt;
 use hyper::body::Body;
 
-use super::sent_body::SentBody;
+use net::upstream::OutgoingBody;
 use net::{server::BodyError, upstream::Relayed};
 
 /// Maximum size of a request's or JSON response's body that is decoded, in bytes; a longer one passes as it comes.
@@ -77,7 +77,7 @@ pub(super) struct ReceivedBody {
 
 impl ReceivedBody {
     /// Returns the request that a client sent, with its body unchanged.
-    pub(super) fn into_request(self, parts: Parts) -> Request<SentBody> {
+    pub(super) fn into_request(self, parts: Parts) -> Request<OutgoingBody> {
         Request::from_parts(parts, self.into_body())
     }
 

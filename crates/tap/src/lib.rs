@@ -65,7 +65,6 @@ mod request;
 mod response;
 mod restore;
 mod retokenize;
-mod sent_body;
 mod setup;
 mod shared_state;
 mod trace_sink;
@@ -74,6 +73,7 @@ mod weight;
 
 use std::{future::Future, num::NonZeroUsize, sync::Arc, time::Duration};
 
+use axum::body::Body;
 use tokio::time::sleep;
 
 use net::server::{self, Listener, Peer, Workers};
@@ -175,7 +175,7 @@ impl Tap {
     pub async fn serve(
         self,
         listener: impl Into<Listener>,
-        shutdown: impl Future<Output = ()>,
+        shutdown: impl Future<Output = ()> + Send,
     ) -> Result<TapReport, TapError> {
         let Self { proxy, drain, threads } = self;
         proxy.learn_facts();
@@ -183,7 +183,7 @@ impl Tap {
             let proxy = Arc::new(proxy.apart());
             move |request, peer: Peer| {
                 let proxy = Arc::clone(&proxy);
-                async move { proxy.forward(request, peer.informational).await }
+                async move { proxy.forward(request, peer.informational).await.map(Body::new) }
             }
         };
         let workers = Workers::new(threads);

@@ -19,9 +19,9 @@ use super::{
     output_frames::OutputFrames,
     pattern::EventPattern,
     restore::{Restored, member_at, restore_event},
-    sent_body::TapResponseBody,
 };
 use api::DONE;
+use net::upstream::UpstreamBody;
 use net::{
     server::BodyError,
     upstream::Relayed,
@@ -39,7 +39,7 @@ const MAX_PATTERNS: usize = 8;
 /// A stream of events that is looked at, and restored, while it passes.
 #[derive(Debug)]
 pub(super) struct ObservedStream {
-    upstream: Relayed<TapResponseBody>,
+    upstream: Relayed<UpstreamBody>,
     exchange: OpenExchange,
     capabilities: Arc<Capabilities>,
     added: Added,
@@ -59,7 +59,7 @@ pub(super) struct ObservedStream {
 impl ObservedStream {
     /// Observes `upstream`, the response to a request amended by `added`.
     pub(super) fn new(
-        upstream: Relayed<TapResponseBody>,
+        upstream: Relayed<UpstreamBody>,
         exchange: OpenExchange,
         added: Added,
         capabilities: Arc<Capabilities>,

@@ -20,14 +20,13 @@ use super::{
     metrics::{Awaited, TapMetrics},
     request::{RequestFacts, RequestFields, RequestTarget},
     response::{broken_off, recorded, refusal},
-    sent_body::{SentBody, TapResponseBody},
     shared_state::SharedState,
     upstreams::{UpstreamSite, Upstreams},
 };
 use base::rate_limited_log::RateLimitedLog;
 use net::{
     server::{BodyError, Informational},
-    upstream::{self, Relayed, UpstreamError},
+    upstream::{self, OutgoingBody, Relayed, UpstreamBody, UpstreamError},
     wire::body_as_utf8,
 };
 use recording::{
@@ -159,7 +158,7 @@ impl Proxy {
             Err(reason) => {
                 self.metrics.skip(reason);
                 let idle = self.idle;
-                self.pass(request.map(|body| Relayed::untouched(body).within(idle))).await
+                self.pass(request.map(|body| Relayed::untouched(body.into()).within(idle))).await
             }
         }
     }
@@ -168,7 +167,7 @@ impl Proxy {
         let (parts, body) = request.into_parts();
         let target = RequestTarget { endpoint, path: parts.uri.path() };
         let awaited = Awaited(Some(&self.metrics));
-        let gathered = gather(Relayed::untouched(body).within(self.idle), &self.shared.bodies).await;
+        let gathered = gather(Relayed::untouched(body.into()).within(self.idle), &self.shared.bodies).await;
         awaited.came();
         let body = match gathered {
             Gathered::Whole(body) => body,
@@ -234,7 +233,7 @@ impl Proxy {
         exchange: &mut OpenExchange,
         (parts, body): (Parts, ReceivedBody),
         amendable: &Amendable<'_>,
-    ) -> (Result<Response<TapResponseBody>, UpstreamError>, Added) {
+    ) -> (Result<Response<UpstreamBody>, UpstreamError>, Added) {
         let capabilities = &site.capabilities;
         let (mut wanted, mut own, mut was_refused) = (capabilities.wanted(), (parts, body), false);
         let (response, added) = loop {
@@ -274,7 +273,7 @@ impl Proxy {
         exchange.end(Outcome::TimedOut);
     }
 
-    async fn record_unread(&self, facts: RequestFacts, request: Request<SentBody>) -> Response<ProxyBody> {
+    async fn record_unread(&self, facts: RequestFacts, request: Request<OutgoingBody>) -> Response<ProxyBody> {
         let site = self.sites.of(request.uri().path(), None);
         let exchange = OpenExchange::begin(Arc::clone(&self.shared), Arc::clone(&site.capabilities), facts, None);
         let response = self.send(site, request).await;
@@ -285,7 +284,7 @@ impl Proxy {
     async fn respond(
         &self,
         site: &UpstreamSite,
-        response: Result<Response<TapResponseBody>, UpstreamError>,
+        response: Result<Response<UpstreamBody>, UpstreamError>,
         mut exchange: OpenExchange,
         added: Added,
     ) -> Response<ProxyBody> {

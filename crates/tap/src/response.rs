@@ -17,17 +17,16 @@ use super::{
     observed_stream::ObservedStream,
     refusal::Refusal,
     restore::restore_answer,
-    sent_body::TapResponseBody,
 };
 use net::{
     server::{BodyError, media_type},
-    upstream::{Observed, Relayed, error_response},
+    upstream::{Observed, Relayed, UpstreamBody, error_response},
 };
 use recording::trace::{Endpoint, Outcome};
 use replay::player::Completed;
 
 /// Passes a response on unobserved. With a body to poll, the server would write `content-length: 0` after the other headers.
-pub(super) fn passed(response: Response<TapResponseBody>, idle: Option<Duration>) -> Response<ProxyBody> {
+pub(super) fn passed(response: Response<UpstreamBody>, idle: Option<Duration>) -> Response<ProxyBody> {
     let is_empty = response.headers().get(header::CONTENT_LENGTH).is_some_and(|length| length == "0");
     response.map(
         |body| {
@@ -38,7 +37,7 @@ pub(super) fn passed(response: Response<TapResponseBody>, idle: Option<Duration>
 
 /// Passes the response of a recorded exchange on.
 pub(super) async fn recorded(
-    response: Response<TapResponseBody>,
+    response: Response<UpstreamBody>,
     mut exchange: OpenExchange,
     added: Added,
     capabilities: Arc<Capabilities>,
@@ -104,7 +103,7 @@ fn end_without_body(mut exchange: OpenExchange, refusal: Option<Refusal>) {
 
 /// Builds the body of a stream of events, each observed as it passes.
 fn stream(
-    body: Relayed<TapResponseBody>,
+    body: Relayed<UpstreamBody>,
     mut exchange: OpenExchange,
     added: Added,
     capabilities: Arc<Capabilities>,
@@ -117,7 +116,7 @@ fn stream(
 }
 
 /// Builds a body that is recorded once it has passed.
-fn copied(body: Relayed<TapResponseBody>, copied: Copied) -> ProxyBody {
+fn copied(body: Relayed<UpstreamBody>, copied: Copied) -> ProxyBody {
     let completions = copied.completions();
     ProxyBody::Copied(Box::new(Completed::new(Observed::new(body, copied), completions)))
 }
@@ -125,7 +124,7 @@ fn copied(body: Relayed<TapResponseBody>, copied: Copied) -> ProxyBody {
 /// Receives a JSON response whole, because the ids can be taken out and `content-length` corrected only then. One over the
 /// limit passes with its ids.
 async fn whole_answer(
-    response: Response<Relayed<TapResponseBody>>,
+    response: Response<Relayed<UpstreamBody>>,
     mut exchange: OpenExchange,
     added: Added,
 ) -> Response<ProxyBody> {

@@ -5,9 +5,7 @@ use std::{sync::Arc, time::Duration};
 use http::Extensions;
 use tokio::time::timeout;
 
-use super::{
-    Setup, UpstreamRoute, UpstreamSelector, capabilities::Capabilities, facts::EngineSettings, sent_body::SentBody,
-};
+use super::{Setup, UpstreamRoute, UpstreamSelector, capabilities::Capabilities, facts::EngineSettings};
 use net::upstream::Upstream;
 use replay::account::upstream_of;
 
@@ -18,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct UpstreamSite {
-    pub(super) upstream: Upstream<SentBody>,
+    pub(super) upstream: Upstream,
     pub(super) capabilities: Arc<Capabilities>,
     /// Its index among the upstreams.
     pub(super) place: usize,

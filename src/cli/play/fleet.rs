@@ -88,7 +88,7 @@ impl FleetPlan {
         self,
         player: &Player,
         first: Listener,
-        shutdown: impl Future<Output = ()>,
+        shutdown: impl Future<Output = ()> + Send,
     ) -> Result<DrainReport, Failure> {
         let fleet = Fleet::new(player.clone(), self.replicas, self.script)?;
         let listeners = std::iter::once(first).chain(self.others).collect();

@@ -92,7 +92,7 @@ impl Player {
     pub async fn serve_engine_core(
         &self,
         config: EngineCoreConfig,
-        shutdown: impl Future<Output = ()>,
+        shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), EngineCoreError> {
         let fleet = Fleet::new(self.clone(), 1, config.script.clone())?;
         fleet.serve_front_end(Arc::new(config), shutdown).await

@@ -130,7 +130,7 @@ impl Fleet {
     }
 
     /// Serves each replica on its listener until `shutdown` completes, then drains. The times of its faults begin now.
-    pub async fn serve(self, listeners: Vec<Listener>, shutdown: impl Future<Output = ()>) -> DrainReport {
+    pub async fn serve(self, listeners: Vec<Listener>, shutdown: impl Future<Output = ()> + Send) -> DrainReport {
         let mut listeners = listeners.into_iter();
         let serving = |replica: Replica, life| listeners.next().map(|listener| replica.live(listener, life));
         let reports = self.live(serving, shutdown).await;
@@ -144,7 +144,7 @@ impl Fleet {
     pub(in crate::play) async fn serve_front_end(
         self,
         config: Arc<EngineCoreConfig>,
-        shutdown: impl Future<Output = ()>,
+        shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), EngineCoreError> {
         let serving = |replica: Replica, life| Some(replica.live_behind(Arc::clone(&config), life));
         self.live(serving, shutdown).await.into_iter().collect()
@@ -154,7 +154,7 @@ impl Fleet {
     async fn live<F>(
         self,
         mut serving: impl FnMut(Replica, watch::Receiver<Life>) -> Option<F>,
-        shutdown: impl Future<Output = ()>,
+        shutdown: impl Future<Output = ()> + Send,
     ) -> Vec<F::Output>
     where
         F: Future<Output: Send + 'static> + Send + 'static,

@@ -12,7 +12,7 @@ use std::{collections::HashMap, hash::RandomState, sync::Arc};
 use axum::{body::Body, response::Response};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, StatusCode, request::Parts};
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use serde_json::Value;
 use tokio::sync::Mutex as AsyncMutex;
 
@@ -20,7 +20,7 @@ use super::opening::{Failed, Opened, open};
 use crate::{
     base::{bounded_cache::BoundedCache, lock::Lock},
     net::server::{ResponseBody, receive_whole},
-    net::upstream::{BodyObserver, NamedEndpoint, NamedUpstream, Observed, UpstreamError, remove},
+    net::upstream::{BodyObserver, NamedEndpoint, NamedUpstream, Observed, OutgoingBody, UpstreamError, remove},
     recording::cassette::CassetteError,
     replay::mcp::{McpForward, SessionKey},
     replay::mcp_traffic::{ExchangeEnd, ExchangeObserver, JournalNotes, McpRecorded, McpRecorder, SESSION},
@@ -63,7 +63,7 @@ pub(super) struct RealServer {
 
 #[derive(Debug)]
 enum Reached {
-    Called(Box<NamedUpstream<Full<Bytes>>>),
+    Called(Box<NamedUpstream>),
     Started(Arc<dyn StartedServer>),
 }
 
@@ -234,7 +234,7 @@ impl RealServer {
     pub(super) async fn send(&self, parts: Parts, body: Bytes) -> Result<ServerResponse, UpstreamError> {
         match &self.reached {
             Reached::Called(named) => {
-                let response = named.upstream.send(Request::from_parts(parts, Full::new(body))).await?;
+                let response = named.upstream.send(Request::from_parts(parts, OutgoingBody::whole(body))).await?;
                 Ok(response.map(|body| body.map_err(Into::into).boxed_unsync()))
             }
             Reached::Started(server) => Ok(server.answer(&parts, body).await),

@@ -149,6 +149,12 @@ pub enum RequestBody {
     Read(Option<Bytes>),
 }
 
+impl From<Incoming> for RequestBody {
+    fn from(body: Incoming) -> Self {
+        Self::Live(body)
+    }
+}
+
 impl Body for RequestBody {
     type Data = Bytes;
     type Error = BodyError;

@@ -16,6 +16,7 @@ use std::{
     task::Poll,
 };
 
+use axum_core::body::Body;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use hyper::{
     body::Incoming,
@@ -31,7 +32,7 @@ use tokio::{
 
 use super::{
     ConnectionContext, Peer, SharedResponding, SharedService,
-    connection_stream::{ConnectionStream, ServiceBody},
+    connection_stream::ConnectionStream,
     ending::{ConnectionEnd, WrittenFirst},
     error_rewriter::ErrorRewriter,
     events::{self, StreamEnd},
@@ -45,20 +46,15 @@ use base::lock::Lock;
 /// The first bytes of an HTTP/2 connection (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-pub(super) struct ConnectionService<B> {
-    pub(super) service: SharedService<B>,
+#[derive(Clone)]
+pub(super) struct ConnectionService {
+    pub(super) service: SharedService,
     pub(super) client: Peer,
 }
 
-impl<B> ConnectionService<B> {
-    fn call(&self, request: Request<Incoming>) -> SharedResponding<B> {
+impl ConnectionService {
+    fn call(&self, request: Request<Incoming>) -> SharedResponding {
         (self.service)(request, self.client.clone())
-    }
-}
-
-impl<B> Clone for ConnectionService<B> {
-    fn clone(&self) -> Self {
-        Self { service: Arc::clone(&self.service), client: self.client.clone() }
     }
 }
 
@@ -66,10 +62,10 @@ impl<B> Clone for ConnectionService<B> {
 ///
 /// # Errors
 /// When the connection breaks, or its client does not keep to HTTP.
-pub(super) async fn serve<I: ConnectionStream, B: ServiceBody>(
+pub(super) async fn serve<I: ConnectionStream>(
     stream: I,
     context: &ConnectionContext,
-    service: ConnectionService<B>,
+    service: ConnectionService,
     stopped: watch::Receiver<()>,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     let options = context.options;
@@ -110,10 +106,10 @@ pub(super) async fn serve<I: ConnectionStream, B: ServiceBody>(
 }
 
 /// Answers one request of `/health`, or refuses the request.
-async fn reserved<I: ConnectionStream, B: ServiceBody>(
+async fn reserved<I: ConnectionStream>(
     mut wire: ErrorRewriter<I>,
     context: &ConnectionContext,
-    service: ConnectionService<B>,
+    service: ConnectionService,
     stopped: watch::Receiver<()>,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     let Some(read) = health_request(&mut wire).await? else { return Ok(()) };
@@ -155,9 +151,9 @@ async fn begins_http2<I: AsyncRead + Unpin>(wire: &mut ErrorRewriter<I>) -> io::
     Ok(is_http2)
 }
 
-async fn http2<I: ConnectionStream, B: ServiceBody>(
+async fn http2<I: ConnectionStream>(
     wire: ErrorRewriter<I>,
-    service: ConnectionService<B>,
+    service: ConnectionService,
     mut stopped: watch::Receiver<()>,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     let writes = wire.writes();
@@ -190,14 +186,14 @@ async fn http2<I: ConnectionStream, B: ServiceBody>(
 }
 
 /// Response that hyper must not send.
-enum TakenResponse<B> {
-    Stream(EventStream<B>),
+enum TakenResponse {
+    Stream(EventStream),
     Nothing(ConnectionEnd),
 }
 
 /// A stream of events that hyper must not send.
-struct EventStream<B> {
-    response: Response<B>,
+struct EventStream {
+    response: Response<Body>,
     /// The connection closes after it.
     close: bool,
 }
@@ -226,13 +222,13 @@ type SharedSlot<T> = Arc<Lock<Option<T>>>;
 
 /// Serves requests with hyper until the connection ends or a stream of events begins; returns the latter with the connection.
 /// `stopped` becomes `None` when the server is shutting down.
-async fn http1<I: ConnectionStream, B: ServiceBody>(
+async fn http1<I: ConnectionStream>(
     wire: ErrorRewriter<I>,
     builder: &http1::Builder,
-    service: ConnectionService<B>,
+    service: ConnectionService,
     stopped: &mut Option<watch::Receiver<()>>,
-) -> hyper::Result<Option<(ErrorRewriter<I>, EventStream<B>)>> {
-    let (taken, upgrades) = (SharedSlot::<TakenResponse<B>>::default(), SharedSlot::<Upgrade>::default());
+) -> hyper::Result<Option<(ErrorRewriter<I>, EventStream)>> {
+    let (taken, upgrades) = (SharedSlot::<TakenResponse>::default(), SharedSlot::<Upgrade>::default());
     let writes = wire.writes();
     let service = service_fn(intercept(service, Arc::clone(&taken), Arc::clone(&upgrades), writes.clone()));
     let mut connection = Box::new(builder.serve_connection(TokioIo::new(wire), service));
@@ -287,17 +283,17 @@ async fn http1<I: ConnectionStream, B: ServiceBody>(
     Ok(None)
 }
 
-type Responding<B> = Pin<Box<dyn Future<Output = Result<Response<WrittenFirst<B>>, Infallible>> + Send>>;
+type Responding = Pin<Box<dyn Future<Output = Result<Response<WrittenFirst>, Infallible>> + Send>>;
 
 /// Wraps a service so that streams of events, broken responses and upgrades are put into their slots.
 ///
 /// hyper never gets what is taken: its future stays pending until the connection is taken back.
-fn intercept<B: ServiceBody>(
-    service: ConnectionService<B>,
-    slot: SharedSlot<TakenResponse<B>>,
+fn intercept(
+    service: ConnectionService,
+    slot: SharedSlot<TakenResponse>,
     upgrades: SharedSlot<Upgrade>,
     writes: WriteWatch,
-) -> impl Fn(Request<Incoming>) -> Responding<B> + Unpin {
+) -> impl Fn(Request<Incoming>) -> Responding + Unpin {
     move |request: Request<Incoming>| {
         let close = wants_close(&request);
         let (response, slot, upgrades, writes) =
@@ -324,7 +320,7 @@ fn intercept<B: ServiceBody>(
     }
 }
 
-fn is_event_stream<B>(response: &Response<B>) -> bool {
+fn is_event_stream(response: &Response<Body>) -> bool {
     let headers: &HeaderMap = response.headers();
     let is = |value: &HeaderValue| value.as_bytes().starts_with(b"text/event-stream");
     let has_framing = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION, header::TRAILER]
@@ -335,8 +331,6 @@ fn is_event_stream<B>(response: &Response<B>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-    use http_body_util::Full;
     use tokio::net::TcpStream;
 
     use super::*;
@@ -348,8 +342,8 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let context = ConnectionContext::new(&Listener::from(listener), &Arc::default());
         let (_stop, stopped) = watch::channel(());
-        let answered: SharedService<_> =
-            Arc::new(|_, _| Box::pin(async { Response::new(Full::<Bytes>::default()) }) as SharedResponding<_>);
+        let answered: SharedService =
+            Arc::new(|_, _| Box::pin(async { Response::new(Body::empty()) }) as SharedResponding);
         let client = Peer::new(crate::server::NO_ADDRESS, &context, &stopped);
         let served = serve(stream, &context, ConnectionService { service: answered, client }, stopped);
         // A thousand and some, the client's channels among them; a buffer of the reserve alone would add as much.

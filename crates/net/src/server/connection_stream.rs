@@ -1,30 +1,17 @@
-//! What a connection is made of: a stream of bytes, which may be reset, and the bodies of its responses.
+//! What a connection is made of: a stream of bytes, which may be reset.
 
 use std::{
-    error::Error,
     io,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
 use bytes::{Buf, BytesMut};
-use http_body::Body;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
 };
 use tokio_rustls::server::TlsStream;
-
-/// A body of responses.
-pub trait ServiceBody:
-    Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>> + Send> + Send + Unpin + 'static
-{
-}
-
-impl<B> ServiceBody for B where
-    B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>> + Send> + Send + Unpin + 'static
-{
-}
 
 /// Writes all of these bytes, and takes out those that are written.
 pub(super) fn poll_write_all<I: AsyncWrite + Unpin>(

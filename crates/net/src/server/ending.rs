@@ -16,14 +16,16 @@ use std::{
     time::Duration,
 };
 
-use http_body::{Body, Frame, SizeHint};
+use axum_core::body::Body;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     time::timeout,
 };
 
 use super::{
-    connection_stream::{ConnectionStream, ServiceBody},
+    connection_stream::ConnectionStream,
     write_watch::{WriteWait, WriteWatch},
 };
 
@@ -82,26 +84,26 @@ impl ConnectionEnd {
 }
 
 /// A body whose error comes once all that it gave before is written.
-pub(super) struct WrittenFirst<B: Body> {
-    body: B,
+pub(super) struct WrittenFirst {
+    body: Body,
     writes: WriteWatch,
-    broken: Option<(B::Error, WriteWait)>,
+    broken: Option<(axum_core::Error, WriteWait)>,
 }
 
-impl<B: Body> WrittenFirst<B> {
-    pub(super) fn new(body: B, writes: WriteWatch) -> Self {
+impl WrittenFirst {
+    pub(super) fn new(body: Body, writes: WriteWatch) -> Self {
         Self { body, writes, broken: None }
     }
 }
 
-// The error is moved only.
-impl<B: Body + Unpin> Unpin for WrittenFirst<B> {}
+impl http_body::Body for WrittenFirst {
+    type Data = Bytes;
+    type Error = axum_core::Error;
 
-impl<B: ServiceBody> Body for WrittenFirst<B> {
-    type Data = B::Data;
-    type Error = B::Error;
-
-    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum_core::Error>>> {
         let this = self.get_mut();
         if this.broken.is_none() {
             match ready!(Pin::new(&mut this.body).poll_frame(context)) {

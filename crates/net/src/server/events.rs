@@ -18,15 +18,14 @@ use std::{
     time::SystemTime,
 };
 
+use axum_core::body::Body;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::{Response, header, response};
+use http_body::Body as _;
 use httpdate::HttpDate;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::{
-    connection_stream::{ServiceBody, poll_write_all},
-    ending::ConnectionEnd,
-};
+use super::{connection_stream::poll_write_all, ending::ConnectionEnd};
 
 /// Maximum number of bytes of later requests that are read during a stream.
 const READ_AHEAD: usize = 512;
@@ -49,10 +48,7 @@ pub(super) enum StreamEnd {
     Cut,
 }
 
-pub(super) async fn send<I: AsyncRead + AsyncWrite + Unpin, B: ServiceBody>(
-    wire: &mut I,
-    response: Response<B>,
-) -> StreamEnd {
+pub(super) async fn send<I: AsyncRead + AsyncWrite + Unpin>(wire: &mut I, response: Response<Body>) -> StreamEnd {
     let (parts, mut body) = response.into_parts();
     let mut stream = StreamBuffer { out: head(&parts), ahead: Vec::new(), is_over: false, broken: None };
     drop(parts);
@@ -78,11 +74,11 @@ struct StreamBuffer {
 }
 
 impl StreamBuffer {
-    fn poll<I: AsyncRead + AsyncWrite + Unpin, B: ServiceBody>(
+    fn poll<I: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
         context: &mut Context<'_>,
         wire: &mut I,
-        body: &mut B,
+        body: &mut Body,
     ) -> Poll<io::Result<()>> {
         self.poll_client(context, wire)?;
         loop {
@@ -102,7 +98,7 @@ impl StreamBuffer {
     }
 
     /// Encodes the frames that the body has ready; returns whether the body is pending.
-    fn gather<B: ServiceBody>(&mut self, context: &mut Context<'_>, body: &mut B) -> bool {
+    fn gather(&mut self, context: &mut Context<'_>, body: &mut Body) -> bool {
         while !self.is_over && self.out.len() < WRITE_SIZE {
             match Pin::new(&mut *body).poll_frame(context) {
                 Poll::Pending => return true,
@@ -184,7 +180,7 @@ mod tests {
     use std::{collections::VecDeque, time::Duration};
 
     use http::HeaderValue;
-    use http_body::{Body, Frame};
+    use http_body::Frame;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     use super::*;
@@ -193,7 +189,7 @@ mod tests {
     /// A body of these frames; `None` is pending once, and `broken` an error.
     struct Chunks(VecDeque<Option<&'static str>>);
 
-    impl Body for Chunks {
+    impl http_body::Body for Chunks {
         type Data = Bytes;
         type Error = BodyError;
 
@@ -213,8 +209,8 @@ mod tests {
         }
     }
 
-    fn response(chunks: &[Option<&'static str>]) -> Response<Chunks> {
-        let mut response = Response::new(Chunks(chunks.iter().copied().collect()));
+    fn response(chunks: &[Option<&'static str>]) -> Response<Body> {
+        let mut response = Response::new(Body::new(Chunks(chunks.iter().copied().collect())));
         response.headers_mut().insert("content-type", HeaderValue::from_static("text/event-stream"));
         response.headers_mut().insert("date", HeaderValue::from_static("then"));
         response

@@ -28,12 +28,21 @@ mod upgrade;
 mod workers;
 mod write_watch;
 
-use std::{future::Future, io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    io,
+    net::SocketAddr,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
+use axum_core::body::Body;
 use http::{HeaderMap, Request, Response, header};
 use hyper::body::Incoming;
 use tokio::{
     net::{TcpListener, TcpStream, UnixStream},
+    runtime::Handle,
     sync::watch,
     task::JoinSet,
     time::{sleep, timeout},
@@ -43,7 +52,6 @@ pub(crate) use self::write_watch::HeadEnd;
 pub use self::{
     body::{BodyError, NotWhole, RequestBody, ResponseBody, Stopping, UntilStopping, receive_whole, whole_body},
     connection_options::ConnectionOptions,
-    connection_stream::ServiceBody,
     descriptors::raise_descriptor_limit,
     ending::ConnectionEnd,
     informational::Informational,
@@ -109,23 +117,23 @@ impl Peer {
 }
 
 /// A function from a request and its client to a future response.
-pub trait ClientService<B>: Fn(Request<Incoming>, Peer) -> Self::Responding + Send + Sync + 'static {
+pub trait ClientService: Fn(Request<Incoming>, Peer) -> Self::Responding + Send + Sync + 'static {
     /// The future response.
-    type Responding: Future<Output = Response<B>> + Send + 'static;
+    type Responding: Future<Output = Response<Body>> + Send + 'static;
 }
 
-impl<S, F: Future<Output = Response<B>> + Send + 'static, B> ClientService<B> for S
+impl<S, F: Future<Output = Response<Body>> + Send + 'static> ClientService for S
 where
     S: Fn(Request<Incoming>, Peer) -> F + Send + Sync + 'static,
 {
     type Responding = F;
 }
 
-/// A service without its type: connections are compiled once for all services, and what a service holds is proven to go from thread to
-/// thread once. See docs/src/internals/performance.md.
-type SharedService<B> = Arc<dyn Fn(Request<Incoming>, Peer) -> SharedResponding<B> + Send + Sync>;
+/// A service without its type: with it and axum's body, connections are compiled once for all services, and what a service holds is proven
+/// to go from thread to thread once. See docs/src/internals/performance.md.
+type SharedService = Arc<dyn Fn(Request<Incoming>, Peer) -> SharedResponding + Send + Sync>;
 
-type SharedResponding<B> = Pin<Box<dyn Future<Output = Response<B>> + Send>>;
+type SharedResponding = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
 /// The result of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -172,33 +180,40 @@ pub async fn bind(address: &str) -> Result<TcpListener, BindError> {
 ///
 /// The service is called once per request with the client; when a client disconnects, the future or the body of its response
 /// is dropped.
-pub async fn run<S: ClientService<B> + Clone, B: ServiceBody>(
+pub async fn run(
     listener: impl Into<Listener>,
-    service: S,
-    shutdown: impl Future<Output = ()>,
+    service: impl ClientService + Clone,
+    shutdown: impl Future<Output = ()> + Send,
     drain: Duration,
 ) -> DrainReport {
     run_on(&Workers::current(), listener, move || service.clone(), shutdown, drain).await
 }
 
 /// Serves as [`run`] does, on `workers`. `make` builds a service for each of them and is called inside its runtime.
-pub async fn run_on<S: ClientService<B>, B: ServiceBody>(
+pub async fn run_on<S: ClientService>(
     workers: &Workers,
     listener: impl Into<Listener>,
     make: impl Fn() -> S,
-    shutdown: impl Future<Output = ()>,
+    shutdown: impl Future<Output = ()> + Send,
     drain: Duration,
 ) -> DrainReport {
     let services = workers.in_each(|| {
         let service = make();
-        Arc::new(move |request, peer| Box::pin(service(request, peer)) as SharedResponding<B>) as SharedService<B>
+        Arc::new(move |request, peer| Box::pin(service(request, peer)) as SharedResponding) as SharedService
     });
+    serve(&services, listener.into(), pin!(shutdown), drain).await
+}
+
+async fn serve(
+    services: &[(Handle, SharedService)],
+    listener: Listener,
+    mut shutdown: Pin<&mut (dyn Future<Output = ()> + Send + '_)>,
+    drain: Duration,
+) -> DrainReport {
     let mut next_service = services.iter().cycle();
-    let listener = listener.into();
     let (handshakes, reserve) = (Arc::new(Handshakes::default()), Reserve::new());
     let (stop, stopped) = watch::channel(());
     let mut connections = JoinSet::new();
-    tokio::pin!(shutdown);
     loop {
         tokio::select! {
             () = &mut shutdown => break,
@@ -282,13 +297,13 @@ impl ConnectionContext {
 }
 
 /// A connection that is about to be served.
-struct NewConnection<B> {
+struct NewConnection {
     context: ConnectionContext,
-    service: SharedService<B>,
+    service: SharedService,
     stopped: watch::Receiver<()>,
 }
 
-impl<B: ServiceBody> NewConnection<B> {
+impl NewConnection {
     /// Registers it with the current runtime and serves it.
     async fn open(mut self, accepted: Accepted) {
         let error = match accepted {

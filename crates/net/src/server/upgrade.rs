@@ -97,9 +97,8 @@ impl fmt::Debug for Upgrade {
 mod tests {
     use std::time::Duration;
 
-    use bytes::Bytes;
+    use axum_core::body::Body;
     use http::{Request, Response, StatusCode};
-    use http_body_util::Empty;
     use hyper::body::Incoming;
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
@@ -119,7 +118,7 @@ mod tests {
                 let (mut read, mut write) = tokio::io::split(connection.await.unwrap());
                 tokio::io::copy(&mut read, &mut write).await
             });
-            let mut response = Response::new(Empty::<Bytes>::new());
+            let mut response = Response::new(Body::empty());
             *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
             response.headers_mut().insert("upgrade", http::HeaderValue::from_static("echo"));
             response.extensions_mut().insert(upgrade);

@@ -154,6 +154,7 @@ mod tests {
         thread,
     };
 
+    use axum_core::body::Body;
     use http::{Request, Response};
     use hyper::body::Incoming;
 
@@ -219,7 +220,7 @@ mod tests {
                 async move {
                     begun.send(()).unwrap();
                     held.lock().recv().unwrap_err();
-                    Response::new(String::new())
+                    Response::new(Body::empty())
                 }
             }
         };

@@ -12,20 +12,19 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use super::{
-    OutgoingBody,
     connection::{Connection, IncomingBody},
     error::UpstreamBodyError,
     pool::Pool,
 };
 
 /// The body of an upstream's response. Dropping it before its end closes the connection.
-pub struct UpstreamBody<B: OutgoingBody> {
-    body: IncomingBody<B>,
-    pool: Arc<Pool<B>>,
+pub struct UpstreamBody {
+    body: IncomingBody,
+    pool: Arc<Pool>,
 }
 
-impl<B: OutgoingBody> UpstreamBody<B> {
-    pub(super) fn new(body: IncomingBody<B>, pool: &Arc<Pool<B>>) -> Self {
+impl UpstreamBody {
+    pub(super) fn new(body: IncomingBody, pool: &Arc<Pool>) -> Self {
         let mut received = Self { body, pool: Arc::clone(pool) };
         received.give_back_at_end();
         received
@@ -57,7 +56,7 @@ impl<B: OutgoingBody> UpstreamBody<B> {
     }
 }
 
-impl<B: OutgoingBody> IncomingBody<B> {
+impl IncomingBody {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UpstreamBodyError>>> {
         match self {
             Self::Hyper(body, connection) => poll_hyper(body, connection, cx).map_err(UpstreamBodyError::Http),
@@ -75,9 +74,9 @@ impl<B: OutgoingBody> IncomingBody<B> {
     }
 }
 
-fn poll_hyper<B: OutgoingBody>(
+fn poll_hyper(
     body: &mut Incoming,
-    connection: &mut Option<Connection<B>>,
+    connection: &mut Option<Connection>,
     cx: &mut Context<'_>,
 ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
     if let Poll::Ready(frame) = Pin::new(&mut *body).poll_frame(cx) {
@@ -89,13 +88,13 @@ fn poll_hyper<B: OutgoingBody>(
     Pin::new(body).poll_frame(cx)
 }
 
-impl<B: OutgoingBody> fmt::Debug for UpstreamBody<B> {
+impl fmt::Debug for UpstreamBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UpstreamBody").finish_non_exhaustive()
     }
 }
 
-impl<B: OutgoingBody> Body for UpstreamBody<B> {
+impl Body for UpstreamBody {
     type Data = Bytes;
     type Error = UpstreamBodyError;
 

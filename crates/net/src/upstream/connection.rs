@@ -10,6 +10,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderValue, Request, Response, StatusCode, Version, header};
 use http_body::{Body, Frame, SizeHint};
@@ -31,20 +32,21 @@ use super::{
     headers::named_by_connection,
     url::Transport,
 };
+use crate::server::BodyError;
 
 /// An open connection. It reads and writes only while it is polled.
-pub(super) struct Connection<B: OutgoingBody> {
-    sender: SendRequest<TrackedBody<B>>,
-    driver: Box<http1::Connection<TokioIo<HeadLimited<Io>>, TrackedBody<B>>>,
+pub(super) struct Connection {
+    sender: SendRequest<TrackedBody>,
+    driver: Box<http1::Connection<TokioIo<HeadLimited<Io>>, TrackedBody>>,
     limit: HeadLimit,
     /// hyper has taken the whole body of the request.
     has_ended: Arc<AtomicBool>,
 }
 
 /// The body of a response while it arrives.
-pub(super) enum IncomingBody<B: OutgoingBody> {
+pub(super) enum IncomingBody {
     /// A body that hyper reads; without connection where that has ended or is managed by hyper's client.
-    Hyper(Incoming, Option<Connection<B>>),
+    Hyper(Incoming, Option<Connection>),
     /// A stream of events; the connection can be used again after it.
     Events(Chunked<Io>),
     /// A stream of events; the connection closes after it.
@@ -55,13 +57,13 @@ pub(super) enum IncomingBody<B: OutgoingBody> {
 
 /// A request without a response.
 #[derive(Debug)]
-pub(super) struct Unsent<B> {
+pub(super) struct Unsent {
     /// The request, where nothing of it was sent.
-    pub(super) request: Option<Request<B>>,
+    pub(super) request: Option<Request<OutgoingBody>>,
     pub(super) error: hyper::Error,
 }
 
-impl<B: OutgoingBody> Connection<B> {
+impl Connection {
     /// Connects over TCP or a Unix socket.
     ///
     /// # Errors
@@ -96,7 +98,7 @@ impl<B: OutgoingBody> Connection<B> {
     ///
     /// # Errors
     /// When the connection ends before; with the request, where nothing of it was sent.
-    pub(super) async fn send(self, request: Request<B>) -> Result<Response<IncomingBody<B>>, Box<Unsent<B>>> {
+    pub(super) async fn send(self, request: Request<OutgoingBody>) -> Result<Response<IncomingBody>, Box<Unsent>> {
         let Self { mut sender, driver, limit, has_ended } = self;
         limit.allow_head();
         has_ended.store(request.body().is_end_stream(), Relaxed);
@@ -136,7 +138,7 @@ impl<B: OutgoingBody> Connection<B> {
     }
 
     /// Selects the reader of a response's body: [`Chunked`] for a stream of events, hyper for all others.
-    fn with_body(self, response: Response<Incoming>) -> Response<IncomingBody<B>> {
+    fn with_body(self, response: Response<Incoming>) -> Response<IncomingBody> {
         // hyper must have nothing left to write when the connection is taken from it.
         let is_sent = self.has_ended.load(Relaxed) && !self.limit.is_write_pending();
         if !(is_sent && self.limit.is_reached() && is_chunked_events(&response)) {
@@ -186,16 +188,16 @@ fn is_chunked_events(response: &Response<Incoming>) -> bool {
 
 /// The body of a request, which records when hyper has taken all of it.
 #[derive(Debug)]
-pub(super) struct TrackedBody<B> {
-    body: B,
+pub(super) struct TrackedBody {
+    body: OutgoingBody,
     has_ended: Arc<AtomicBool>,
 }
 
-impl<B: Body + Unpin> Body for TrackedBody<B> {
-    type Data = B::Data;
-    type Error = B::Error;
+impl Body for TrackedBody {
+    type Data = Bytes;
+    type Error = BodyError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
         if frame.is_none() || self.body.is_end_stream() {
             self.has_ended.store(true, Relaxed);
@@ -216,8 +218,6 @@ impl<B: Body + Unpin> Body for TrackedBody<B> {
 mod tests {
     use std::time::Duration;
 
-    use bytes::Bytes;
-    use http_body_util::Full;
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         time::timeout,
@@ -228,18 +228,19 @@ mod tests {
     #[tokio::test]
     async fn a_request_that_a_closed_connection_did_not_take_comes_back() {
         let (here, mut there) = UnixStream::pair().unwrap();
-        let connection = Connection::<Full<Bytes>>::reuse(Io::new(here)).unwrap();
+        let connection = Connection::reuse(Io::new(here)).unwrap();
         let response = async {
             let _request = there.read(&mut [0; 1024]).await.unwrap();
             there.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
         };
-        let (first, ()) = tokio::join!(connection.send(Request::new(Full::from("one"))), response);
+        let (first, ()) = tokio::join!(connection.send(Request::new(OutgoingBody::whole("one".into()))), response);
         let IncomingBody::Hyper(_, Some(mut connection)) = first.unwrap().into_body() else { panic!("not kept") };
         assert!(connection.is_idle());
         drop(there);
         // The runtime learns of it, the connection is not polled.
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let second = timeout(Duration::from_secs(10), connection.send(Request::new(Full::from("two")))).await;
+        let second =
+            timeout(Duration::from_secs(10), connection.send(Request::new(OutgoingBody::whole("two".into())))).await;
         let unsent = second.expect("it fails at once").err().unwrap();
         assert!(unsent.request.is_some(), "{}", unsent.error);
     }

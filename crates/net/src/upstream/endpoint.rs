@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use http::{HeaderName, HeaderValue, Uri, request::Parts, uri::PathAndQuery};
 
-use super::{OutgoingBody, Upstream, UpstreamOptions, UpstreamUrl, UrlError, headers, without_secrets};
+use super::{Upstream, UpstreamOptions, UpstreamUrl, UrlError, headers, without_secrets};
 
 /// An endpoint under a name.
 #[derive(Debug, Clone)]
@@ -19,14 +19,14 @@ pub struct NamedEndpoint {
 
 /// A named endpoint and the client that reaches it.
 #[derive(Debug)]
-pub struct NamedUpstream<B: OutgoingBody> {
+pub struct NamedUpstream {
     /// The endpoint.
     pub endpoint: NamedEndpoint,
     /// Its client.
-    pub upstream: Upstream<B>,
+    pub upstream: Upstream,
 }
 
-impl<B: OutgoingBody> NamedUpstream<B> {
+impl NamedUpstream {
     /// Builds the client, which connects with its first request.
     #[must_use]
     pub fn new(endpoint: NamedEndpoint, reach: &UpstreamOptions) -> Self {

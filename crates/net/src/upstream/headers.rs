@@ -4,7 +4,9 @@ use http::{
     HeaderMap, HeaderName, Method, Request, StatusCode,
     header::{self, HeaderValue},
 };
-use http_body::Body;
+use http_body::Body as _;
+
+use super::OutgoingBody;
 
 const HOP_BY_HOP: [&str; 8] = [
     "connection",
@@ -48,7 +50,7 @@ pub(super) fn prepare_request(headers: &mut HeaderMap) -> bool {
 }
 
 /// Announces the chunks of a body of unknown length, which hyper would leave out for methods that seldom have one.
-pub(super) fn frame_body<B: Body>(request: &mut Request<B>, is_upgrade: bool) {
+pub(super) fn frame_body(request: &mut Request<OutgoingBody>, is_upgrade: bool) {
     let seldom = [Method::GET, Method::HEAD].contains(request.method());
     let is_unknown = !request.body().is_end_stream() && request.body().size_hint().exact().is_none();
     if seldom && is_unknown && !is_upgrade {

@@ -70,11 +70,11 @@ pub(crate) fn on_informational<B>(
 }
 
 /// A client for one upstream; clones share their connections.
-#[derive(Debug)]
-pub struct Upstream<B: OutgoingBody> {
+#[derive(Debug, Clone)]
+pub struct Upstream {
     url: UpstreamUrl,
-    pool: Arc<Pool<B>>,
-    client: Client<Connector, B>,
+    pool: Arc<Pool>,
+    client: Client<Connector, OutgoingBody>,
     options: UpstreamOptions,
 }
 
@@ -91,18 +91,7 @@ pub struct FetchedResponse {
     pub at: Instant,
 }
 
-impl<B: OutgoingBody> Clone for Upstream<B> {
-    fn clone(&self) -> Self {
-        Self {
-            url: self.url.clone(),
-            pool: Arc::clone(&self.pool),
-            client: self.client.clone(),
-            options: self.options.clone(),
-        }
-    }
-}
-
-impl<B: OutgoingBody> Upstream<B> {
+impl Upstream {
     /// Builds a client for `url`, which connects with its first request.
     #[must_use]
     pub fn new(url: UpstreamUrl, options: &UpstreamOptions) -> Self {
@@ -132,7 +121,7 @@ impl<B: OutgoingBody> Upstream<B> {
     ///
     /// # Errors
     /// When the upstream cannot be reached, closes the connection before the head of its response, or exceeds a timeout.
-    pub async fn send(&self, mut request: Request<B>) -> Result<Response<UpstreamBody<B>>, UpstreamError> {
+    pub async fn send(&self, mut request: Request<OutgoingBody>) -> Result<Response<UpstreamBody>, UpstreamError> {
         let is_upgrade = headers::prepare_request(request.headers_mut());
         headers::frame_body(&mut request, is_upgrade);
         if request.version() == http::Version::HTTP_2 {
@@ -157,7 +146,11 @@ impl<B: OutgoingBody> Upstream<B> {
     ///
     /// # Errors
     /// As those of [`send`](Self::send); a body that breaks off or is longer.
-    pub async fn fetch(&self, mut request: Request<B>, most_bytes: usize) -> Result<FetchedResponse, FetchError> {
+    pub async fn fetch(
+        &self,
+        mut request: Request<OutgoingBody>,
+        most_bytes: usize,
+    ) -> Result<FetchedResponse, FetchError> {
         let agent = HeaderValue::from_static(concat!("vllm-vcr/", env!("CARGO_PKG_VERSION")));
         request.headers_mut().entry(header::USER_AGENT).or_insert(agent);
         let (head, body) = self.send(request).await?.into_parts();
@@ -173,15 +166,15 @@ impl<B: OutgoingBody> Upstream<B> {
     async fn in_time(
         &self,
         limit: Duration,
-        request: Request<B>,
+        request: Request<OutgoingBody>,
         is_driven: bool,
-    ) -> Result<Response<UpstreamBody<B>>, UpstreamFailure> {
+    ) -> Result<Response<UpstreamBody>, UpstreamFailure> {
         let received = async { if is_driven { self.drive(request).await } else { self.delegate(request).await } };
         timeout(limit, received).await.map_err(|_| UpstreamFailure::TimedOut(limit))?
     }
 
     /// Sends over a connection that the reader of the response polls.
-    async fn drive(&self, mut request: Request<B>) -> Result<Response<UpstreamBody<B>>, UpstreamFailure> {
+    async fn drive(&self, mut request: Request<OutgoingBody>) -> Result<Response<UpstreamBody>, UpstreamFailure> {
         *request.uri_mut() = Uri::from(self.url.path(request.uri()));
         *request.version_mut() = http::Version::HTTP_11;
         while let Some(connection) = self.pool.take() {
@@ -202,7 +195,7 @@ impl<B: OutgoingBody> Upstream<B> {
     }
 
     /// Sends over a connection of hyper's client.
-    async fn delegate(&self, mut request: Request<B>) -> Result<Response<UpstreamBody<B>>, UpstreamFailure> {
+    async fn delegate(&self, mut request: Request<OutgoingBody>) -> Result<Response<UpstreamBody>, UpstreamFailure> {
         *request.uri_mut() = self.url.target(request.uri());
         *request.version_mut() = match self.url.transport() {
             Transport::PriorKnowledge => http::Version::HTTP_2,
@@ -211,42 +204,33 @@ impl<B: OutgoingBody> Upstream<B> {
         Ok(self.with_body(self.client.request(request).await?.map(|body| IncomingBody::Hyper(body, None))))
     }
 
-    fn with_body(&self, response: Response<IncomingBody<B>>) -> Response<UpstreamBody<B>> {
+    fn with_body(&self, response: Response<IncomingBody>) -> Response<UpstreamBody> {
         response.map(|body| UpstreamBody::new(body, &self.pool))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        convert::Infallible,
-        pin::Pin,
-        task::{Context, Poll},
-    };
-
+    use futures_util::stream;
     use http::{Method, Version};
-    use http_body::{Body, Frame};
+    use http_body::Frame;
+    use http_body_util::StreamBody;
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::TcpListener,
     };
 
     use super::*;
+    use crate::server::RequestBody;
 
     /// A body that does not say how long it is.
-    struct Unsized(Option<&'static str>);
-
-    impl Body for Unsized {
-        type Data = Bytes;
-        type Error = Infallible;
-
-        fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-            Poll::Ready(self.0.take().map(|text| Ok(Frame::data(Bytes::from_static(text.as_bytes())))))
-        }
+    fn unsized_body(text: &'static str) -> OutgoingBody {
+        let frame = stream::iter([Ok(Frame::data(Bytes::from_static(text.as_bytes())))]);
+        OutgoingBody::untouched(RequestBody::Boxed(StreamBody::new(frame).boxed_unsync()))
     }
 
     /// Returns the bytes that an HTTP/1.1 upstream receives, up to `end`.
-    async fn received(request: Request<Unsized>, options: &UpstreamOptions, end: &str) -> String {
+    async fn received(request: Request<OutgoingBody>, options: &UpstreamOptions, end: &str) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
         let upstream = Upstream::new(url, options);
@@ -267,7 +251,7 @@ mod tests {
     #[tokio::test]
     async fn a_body_of_unknown_length_is_sent_whatever_the_method_is() {
         for method in [Method::GET, Method::HEAD, Method::DELETE, Method::POST] {
-            let mut request = Request::new(Unsized(Some("abc")));
+            let mut request = Request::new(unsized_body("abc"));
             *request.method_mut() = method.clone();
             let options = UpstreamOptions::default();
             let wait = timeout(Duration::from_secs(20), received(request, &options, "0\r\n\r\n"));
@@ -281,7 +265,7 @@ mod tests {
         for (version, cookies) in
             [(Version::HTTP_2, "cookie: a=1; b=2\r\n"), (Version::HTTP_11, "cookie: a=1\r\ncookie: b=2\r\n")]
         {
-            let mut request = Request::new(Unsized(Some("")));
+            let mut request = Request::new(unsized_body(""));
             (*request.method_mut(), *request.version_mut()) = (Method::POST, version);
             for cookie in ["a=1", "b=2"] {
                 request.headers_mut().append(header::COOKIE, HeaderValue::from_static(cookie));

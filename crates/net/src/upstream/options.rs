@@ -1,15 +1,12 @@
-//! Types that a caller brings: the body of a request, and options.
+//! What a caller brings: the body of a request, and options.
 
-use std::{error::Error, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use http_body::Body;
+use super::{connector::Authorities, relay::Relayed};
+use crate::server::RequestBody;
 
-use super::connector::Authorities;
-
-/// The body of a request.
-pub trait OutgoingBody: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin + 'static {}
-
-impl<B> OutgoingBody for B where B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin + 'static {}
+/// The body of a request. It is one type, so that hyper's client is compiled once.
+pub type OutgoingBody = Relayed<RequestBody>;
 
 /// Options of a client.
 #[derive(Debug, Clone, Default)]

@@ -9,7 +9,6 @@ use std::{
 use tokio::time::{Instant, sleep};
 
 use super::{
-    OutgoingBody,
     connection::{self, Connection},
     connector::Io,
 };
@@ -26,31 +25,32 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) const MAX_IDLE: usize = 512;
 
 /// The idle connections of one upstream. The one used last is used next.
-pub(super) struct Pool<B: OutgoingBody> {
-    idle: Lock<Vec<PooledConnection<B>>>,
+#[derive(Default)]
+pub(super) struct Pool {
+    idle: Lock<Vec<PooledConnection>>,
     sweeper: OnceLock<()>,
 }
 
-struct PooledConnection<B: OutgoingBody> {
-    connection: IdleConnection<B>,
+struct PooledConnection {
+    connection: IdleConnection,
     since: Instant,
 }
 
-impl<B: OutgoingBody> PooledConnection<B> {
+impl PooledConnection {
     fn may_be_used(&mut self) -> bool {
         self.since.elapsed() < IDLE_TIMEOUT && self.connection.is_idle()
     }
 }
 
 /// A connection without a request.
-enum IdleConnection<B: OutgoingBody> {
+enum IdleConnection {
     /// A connection with hyper's state and buffers.
-    Hyper(Connection<B>),
+    Hyper(Connection),
     /// A socket without them.
     Socket(Io),
 }
 
-impl<B: OutgoingBody> IdleConnection<B> {
+impl IdleConnection {
     fn is_idle(&mut self) -> bool {
         match self {
             Self::Hyper(connection) => connection.is_idle(),
@@ -59,15 +59,9 @@ impl<B: OutgoingBody> IdleConnection<B> {
     }
 }
 
-impl<B: OutgoingBody> Default for Pool<B> {
-    fn default() -> Self {
-        Self { idle: Lock::default(), sweeper: OnceLock::new() }
-    }
-}
-
-impl<B: OutgoingBody> Pool<B> {
+impl Pool {
     /// Takes a connection that was open a moment ago.
-    pub(super) fn take(&self) -> Option<Connection<B>> {
+    pub(super) fn take(&self) -> Option<Connection> {
         loop {
             let mut waiting = self.idle.lock().pop()?;
             if !waiting.may_be_used() {
@@ -87,7 +81,7 @@ impl<B: OutgoingBody> Pool<B> {
     /// Drops closed connections, and those that were idle for too long.
     fn sweep(&self) {
         let waiting = std::mem::take(&mut *self.idle.lock());
-        let mut kept: Vec<PooledConnection<B>> =
+        let mut kept: Vec<PooledConnection> =
             waiting.into_iter().filter_map(|mut idle| idle.may_be_used().then_some(idle)).collect();
         let mut idle = self.idle.lock();
         // Connections returned in the meantime were used last.
@@ -96,7 +90,7 @@ impl<B: OutgoingBody> Pool<B> {
     }
 
     /// Returns a connection whose response was received completely.
-    pub(super) fn give_back(self: &Arc<Self>, connection: Connection<B>) {
+    pub(super) fn give_back(self: &Arc<Self>, connection: Connection) {
         self.keep(IdleConnection::Hyper(connection));
     }
 
@@ -105,7 +99,7 @@ impl<B: OutgoingBody> Pool<B> {
         self.keep(IdleConnection::Socket(io));
     }
 
-    fn keep(self: &Arc<Self>, mut connection: IdleConnection<B>) {
+    fn keep(self: &Arc<Self>, mut connection: IdleConnection) {
         if !connection.is_idle() {
             return;
         }
@@ -122,7 +116,7 @@ impl<B: OutgoingBody> Pool<B> {
     }
 }
 
-async fn sweep<B: OutgoingBody>(pool: Weak<Pool<B>>) {
+async fn sweep(pool: Weak<Pool>) {
     loop {
         sleep(SWEEP_INTERVAL).await;
         let Some(pool) = pool.upgrade() else { return };
@@ -130,7 +124,7 @@ async fn sweep<B: OutgoingBody>(pool: Weak<Pool<B>>) {
     }
 }
 
-impl<B: OutgoingBody> fmt::Debug for Pool<B> {
+impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool").field("idle", &self.idle.lock().len()).finish_non_exhaustive()
     }
@@ -138,8 +132,6 @@ impl<B: OutgoingBody> fmt::Debug for Pool<B> {
 
 #[cfg(test)]
 mod tests {
-    use http_body_util::Empty;
-    use hyper::body::Bytes;
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
@@ -147,7 +139,7 @@ mod tests {
     #[tokio::test]
     async fn a_connection_that_the_engine_may_be_closing_is_not_used_again() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let pool = Pool::<Empty<Bytes>>::default();
+        let pool = Pool::default();
         for (idle, is_used) in [(Duration::ZERO, true), (Duration::from_millis(4500), false)] {
             let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
             let connection = IdleConnection::Socket(Io::new(stream));

@@ -41,7 +41,11 @@ pub enum Admin {
 }
 
 /// Serves the pages of `/vcr/…`, and nothing else, until `shutdown` completes.
-pub async fn serve(pages: Router, listener: impl Into<Listener>, shutdown: impl Future<Output = ()>) -> DrainReport {
+pub async fn serve(
+    pages: Router,
+    listener: impl Into<Listener>,
+    shutdown: impl Future<Output = ()> + Send,
+) -> DrainReport {
     let router = pages.fallback(|| async { plain(StatusCode::NOT_FOUND, "only /vcr/... is answered here") });
     let service = move |request, _| {
         let answering = router.clone().call(request);

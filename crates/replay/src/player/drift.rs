@@ -29,10 +29,7 @@ use crate::player::{
     },
     secrets,
 };
-use net::{
-    server::RequestBody,
-    upstream::{FetchError, Upstream},
-};
+use net::upstream::{FetchError, OutgoingBody, Upstream};
 use recording::{
     canonical::{SharedBody, UPSTREAM_HEADER},
     cassette::{Cassette, CassetteRecord, RecordedAnswer},
@@ -54,7 +51,7 @@ const PROMPT: [&str; 4] = ["prompt_tokens", "input_tokens", "cache_read_input_to
 #[derive(Debug)]
 pub struct DriftCheck {
     /// The server.
-    pub server: Upstream<RequestBody>,
+    pub server: Upstream,
     /// Headers of every request, in place of recorded ones.
     pub headers: HeaderMap,
     /// The name of the upstream whose records are sent; `None` for those that name none.
@@ -268,7 +265,7 @@ impl SendingAgain<'_> {
 
     /// One try, with the pause that the server asks for before the next one.
     async fn once(&self, request: &SentAgain) -> Result<(RecordedAnswer, Option<Duration>), String> {
-        let mut sent = Request::new(RequestBody::Read(Some(request.bytes.clone())));
+        let mut sent = Request::new(OutgoingBody::whole(request.bytes.clone()));
         (*sent.method_mut(), *sent.uri_mut()) = (request.method.clone(), request.target.clone());
         *sent.headers_mut() = request.headers.clone();
         let begun = Instant::now();

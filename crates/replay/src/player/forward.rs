@@ -28,7 +28,7 @@ use crate::{
 use base::rate_limited_log::RateLimitedLog;
 use net::{
     server::{BodyError, Informational, RequestBody, ResponseBody, media_type, whole_body},
-    upstream::{self, BodyObserver, Observed, Relayed},
+    upstream::{self, BodyObserver, Observed, Relayed, UpstreamBody},
     wire::{Edits, is_unambiguous_path, percent_decoded, span_in},
 };
 use recording::{
@@ -40,8 +40,6 @@ use recording::{
 
 /// Warnings of upstreams that did not answer.
 static UNREACHABLE: RateLimitedLog = RateLimitedLog::new();
-
-type ForwardedResponse = upstream::UpstreamBody<RequestBody>;
 
 /// A request that goes upstream.
 #[derive(Debug)]
@@ -85,7 +83,7 @@ impl CassettePlayer {
         }
         let informational = request.extensions_mut().remove::<Informational>().unwrap_or_default();
         // The server has no count of them; its log has them.
-        let respond = |request| upstream.send(request);
+        let respond = |request: Request<RequestBody>| upstream.send(request.map(Relayed::untouched));
         match upstream::pass_informational(request, &informational, || {}, respond).await {
             Ok(response) => copied(response, pending),
             Err(error) => {
@@ -185,7 +183,7 @@ pub(super) fn request_of(incoming: &IncomingRequest) -> ExchangeRequest {
 }
 
 /// Passes the response on, and copies it for the recorder where its exchange is recorded.
-fn copied(response: Response<ForwardedResponse>, pending: Option<PendingExchange>) -> Response<ResponseBody> {
+fn copied(response: Response<UpstreamBody>, pending: Option<PendingExchange>) -> Response<ResponseBody> {
     let is_readable = !response.headers().contains_key(header::CONTENT_ENCODING);
     let Some(mut pending) = pending.filter(|pending| is_readable || pending.give_up("came compressed")) else {
         return response.map(|body| Relayed::untouched(body).boxed_unsync());

@@ -132,7 +132,7 @@ pub struct CassettePlayer {
     put_back: Arc<ValuePlans>,
     earlier: Lock<Earlier>,
     sessions: Lock<BTreeMap<String, SessionState>>,
-    upstream: Option<Upstream<RequestBody>>,
+    upstream: Option<Upstream>,
     recorder: Option<Arc<CassetteRecorder>>,
     /// What compares responses with records, where that is the mode.
     comparer: Option<Arc<CassetteRecorder>>,

@@ -18,9 +18,8 @@ use crate::{
     gather::{Gathered, gather},
     proxy::Proxy,
     response::{broken_off, passed, refusal},
-    sent_body::{SentBody, TapResponseBody},
 };
-use net::upstream::{NamedEndpoint, NamedUpstream, Observed, Relayed, UpstreamOptions};
+use net::upstream::{NamedEndpoint, NamedUpstream, Observed, Relayed, UpstreamBody, UpstreamOptions};
 use recording::cassette::CassetteError;
 use replay::account::DEFAULT_SESSION;
 use replay::mcp_traffic::{ExchangeEnd, ExchangeObserver, JournalNotes, McpRecorder, SESSION};
@@ -34,7 +33,7 @@ const WITHHELD: [&str; 2] = ["accept-encoding", "x-vcr-session"];
 
 #[derive(Debug)]
 pub(crate) struct McpServers {
-    called: Vec<NamedUpstream<SentBody>>,
+    called: Vec<NamedUpstream>,
     /// Servers that are started, after the others.
     spawned: Arc<Vec<Spawned>>,
     /// `None` where nothing is recorded.
@@ -47,7 +46,7 @@ enum FoundServer<'s, 'p> {
     /// It is called at its URL; with its place among all, and the rest of the path.
     Called {
         place: usize,
-        server: &'s NamedUpstream<SentBody>,
+        server: &'s NamedUpstream,
         rest: &'p str,
     },
     Spawned(&'s Spawned),
@@ -154,15 +153,16 @@ impl Proxy {
             Some(FoundServer::Called { place, server, rest }) => (place, server, rest.to_owned()),
         };
         let (mut parts, body) = request.into_parts();
-        let (mut observer, body) = match gather(Relayed::untouched(body).within(self.idle), &self.shared.bodies).await {
-            Gathered::Whole(body) => {
-                (self.mcp.begin((&account, place), &parts, Some(body.bytes.clone())), body.into_body())
-            }
-            Gathered::TooLarge(body) | Gathered::TooMuch(body) => {
-                (self.mcp.begin((&account, place), &parts, None), body)
-            }
-            Gathered::Broken(error) => return Ok(broken_off(&error)),
-        };
+        let (mut observer, body) =
+            match gather(Relayed::untouched(body.into()).within(self.idle), &self.shared.bodies).await {
+                Gathered::Whole(body) => {
+                    (self.mcp.begin((&account, place), &parts, Some(body.bytes.clone())), body.into_body())
+                }
+                Gathered::TooLarge(body) | Gathered::TooMuch(body) => {
+                    (self.mcp.begin((&account, place), &parts, None), body)
+                }
+                Gathered::Broken(error) => return Ok(broken_off(&error)),
+            };
         server.address(&mut parts, &rest, &WITHHELD);
         Ok(match server.upstream.send(Request::from_parts(parts, body)).await {
             Ok(response) => observed(response, observer),
@@ -188,7 +188,7 @@ impl Proxy {
 }
 
 /// Passes a response on, with its observer. Streams of MCP are idle for long: no limit of pauses holds for them.
-fn observed(response: Response<TapResponseBody>, mut observer: ExchangeObserver) -> Response<ProxyBody> {
+fn observed(response: Response<UpstreamBody>, mut observer: ExchangeObserver) -> Response<ProxyBody> {
     observer.answered(response.status(), response.headers());
     let (parts, body) = Observed::of(response, observer).into_parts();
     match body {

@@ -8,10 +8,7 @@ use tokio::time::timeout;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{account::EnvironmentChange, player::CassettePlayer};
-use net::{
-    server::RequestBody,
-    upstream::{Upstream, UpstreamOptions, UpstreamUrl},
-};
+use net::upstream::{OutgoingBody, Upstream, UpstreamOptions, UpstreamUrl};
 use recording::{
     canonical::{SharedBody, UPSTREAM_HEADER, split_upstream},
     cassette::{Cassette, CassetteRecord, Header},
@@ -126,9 +123,9 @@ impl CassettePlayer {
 }
 
 /// Requests JSON of a server; `None` if it has none.
-async fn fetch(upstream: &Upstream<RequestBody>, path: &'static str, body: Option<&Value>) -> Option<Value> {
-    let bytes = body.map(|body| body.to_string().into());
-    let mut request = Request::new(RequestBody::Read(bytes));
+async fn fetch(upstream: &Upstream, path: &'static str, body: Option<&Value>) -> Option<Value> {
+    let bytes = body.map(Value::to_string).unwrap_or_default();
+    let mut request = Request::new(OutgoingBody::whole(bytes.into()));
     *request.uri_mut() = Uri::from_static(path);
     if body.is_some() {
         request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

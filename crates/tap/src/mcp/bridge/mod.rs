@@ -18,7 +18,6 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
-use http_body_util::Full;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     sync::mpsc::{Receiver, channel},
@@ -79,7 +78,7 @@ impl UrlTap {
         let cassette = target.cassette.clone();
         let recorder = Arc::new(McpRecorder::of_connection(target.open()?)?);
         let (send, lines) = channel(MOST_LINES);
-        let upstream: Upstream<Full<Bytes>> = Upstream::new(url.origin().clone(), &reach);
+        let upstream = Upstream::new(url.origin().clone(), &reach);
         let writing = tokio::spawn(write(lines, output, recorder.side(Sender::Server)));
         let bridge = Bridge { post: Arc::new(Post::new(upstream, &url, headers, send)), tasks: JoinSet::new() };
         bridge.run(input, recorder.side(Sender::Client), shutdown).await;

@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, uri::PathAndQuery};
-use http_body_util::Full;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc::Sender as Queue, watch};
 
@@ -13,7 +12,7 @@ use super::{
 use crate::mcp::as_line;
 use base::lock::Lock;
 use net::server::{NotWhole, media_type, receive_whole};
-use net::upstream::{EndpointUrl, Upstream, UpstreamBody, UpstreamError};
+use net::upstream::{EndpointUrl, OutgoingBody, Upstream, UpstreamBody, UpstreamError};
 use replay::mcp::MOST_BYTES;
 use replay::mcp_traffic::SESSION;
 
@@ -31,11 +30,11 @@ pub(super) struct ClientLine {
     pub(super) is_own: bool,
 }
 
-pub(super) type PostResponse = Response<UpstreamBody<Full<Bytes>>>;
+pub(super) type PostResponse = Response<UpstreamBody>;
 
 #[derive(Debug)]
 pub(super) struct Post {
-    upstream: Upstream<Full<Bytes>>,
+    upstream: Upstream,
     target: PathAndQuery,
     headers: Vec<(HeaderName, HeaderValue)>,
     queue: Queue<ClientLine>,
@@ -55,7 +54,7 @@ struct BridgeSession {
 
 impl Post {
     pub(super) fn new(
-        upstream: Upstream<Full<Bytes>>,
+        upstream: Upstream,
         url: &EndpointUrl,
         headers: Vec<(HeaderName, HeaderValue)>,
         queue: Queue<ClientLine>,
@@ -106,8 +105,8 @@ impl Post {
     }
 
     /// A request without a body in the session.
-    fn bare(&self, method: Method) -> Request<Full<Bytes>> {
-        let mut request = Request::new(Full::default());
+    fn bare(&self, method: Method) -> Request<OutgoingBody> {
+        let mut request = Request::new(OutgoingBody::whole(Bytes::new()));
         *request.method_mut() = method;
         *request.uri_mut() = self.target.clone().into();
         let BridgeSession { session, version, .. } = self.state.lock().clone();
@@ -118,7 +117,7 @@ impl Post {
         request
     }
 
-    fn request(&self, outgoing: &OutgoingMessage) -> Request<Full<Bytes>> {
+    fn request(&self, outgoing: &OutgoingMessage) -> Request<OutgoingBody> {
         if let Some(version) = outgoing.version() {
             self.state.lock().modern = Some(version.to_owned());
         }
@@ -127,7 +126,7 @@ impl Post {
             *self.state.lock() = BridgeSession::default();
         }
         let mut request = self.bare(Method::POST);
-        *request.body_mut() = Full::new(Bytes::copy_from_slice(&outgoing.line));
+        *request.body_mut() = OutgoingBody::whole(Bytes::copy_from_slice(&outgoing.line));
         let (modern, annotated) = {
             let state = self.state.lock();
             (state.modern.clone(), state.annotated.clone())

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::StatusCode;
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use serde_json::Value;
 use tokio::time::sleep;
 
@@ -27,7 +26,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
 impl Post {
     /// Passes the stream of a response on, and what follows of it in later streams, until the answer has come.
-    pub(super) async fn stream(&self, outgoing: &OutgoingMessage, body: UpstreamBody<Full<Bytes>>) {
+    pub(super) async fn stream(&self, outgoing: &OutgoingMessage, body: UpstreamBody) {
         let id = outgoing.id.as_deref().unwrap_or_default();
         let mut events = EventData::new(MOST_BYTES);
         let mut is_answered = self.events(body, &mut events, Some((id, outgoing))).await;
@@ -83,7 +82,7 @@ impl Post {
     /// Passes the messages of a stream on; returns whether one of them was the answer to the request.
     async fn events(
         &self,
-        mut body: UpstreamBody<Full<Bytes>>,
+        mut body: UpstreamBody,
         events: &mut EventData,
         awaited: Option<(&str, &OutgoingMessage)>,
     ) -> bool {
