@@ -54,21 +54,6 @@ use self::{
     url::Transport,
 };
 
-/// Calls `listener` with each informational response (1xx) to a request, over HTTP/1.1 only. 100 is left out: each server on
-/// the way sends its own.
-pub(crate) fn on_informational<B>(
-    request: &mut Request<B>,
-    listener: impl Fn(StatusCode, &HeaderMap) + Send + Sync + 'static,
-) {
-    hyper::ext::on_informational(request, move |response| {
-        if response.status() != StatusCode::CONTINUE {
-            let mut headers = response.headers().clone();
-            headers::prepare_response(response.status(), &mut headers);
-            listener(response.status(), &headers);
-        }
-    });
-}
-
 /// A client for one upstream; clones share their connections.
 #[derive(Debug, Clone)]
 pub struct Upstream {

@@ -11,12 +11,24 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, Version, header};
+use http::{HeaderMap, Request, Response, StatusCode, Version, header};
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
 
-use super::on_informational;
+use super::headers;
 use crate::server::{BodyError, Informational};
+
+/// Calls `listener` with each informational response (1xx) to a request, over HTTP/1.1 only. 100 is left out: each server on
+/// the way sends its own.
+fn on_informational<B>(request: &mut Request<B>, listener: impl Fn(StatusCode, &HeaderMap) + Send + Sync + 'static) {
+    hyper::ext::on_informational(request, move |response| {
+        if response.status() != StatusCode::CONTINUE {
+            let mut headers = response.headers().clone();
+            headers::prepare_response(response.status(), &mut headers);
+            listener(response.status(), &headers);
+        }
+    });
+}
 
 /// Sends a request by `respond` and passes informational responses (1xx) on to the client, before the response; HTTP/1.1 only. Calls
 /// `dropped` for each that is dropped because the client does not read.
