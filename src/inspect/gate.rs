@@ -39,9 +39,7 @@ enum Limit {
 
 impl MetricGate {
     /// Reads a gate: a table for each metric with `max`, `min`, `max_increase` or `max_decrease`.
-    ///
-    /// # Errors
-    /// With the line or the field, where the text is no such TOML or a limit cannot be read.
+    /// Errors: with the line or the field, where the text is no such TOML or a limit cannot be read.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         let written: BTreeMap<String, MetricLimits<Limit>> = toml::from_str(text).map_err(|error| error.to_string())?;
         if written.is_empty() {

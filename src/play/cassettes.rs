@@ -85,9 +85,7 @@ impl Replay for Cassettes {
 
 impl Cassettes {
     /// Takes room for the choices of a request, before a record of it is consumed.
-    ///
-    /// # Errors
-    /// 503 where there is too little.
+    /// Errors: 503 where there is too little.
     fn admit(&self, received: &ReceivedRequest) -> Result<Option<AdmissionPermit>, ApiError> {
         let choices = received.choices();
         if choices == 0 {

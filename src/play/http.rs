@@ -27,9 +27,7 @@ const HEADERS: usize = 5;
 const SERVER: HeaderValue = HeaderValue::from_static("uvicorn");
 
 /// Reads a whole request body of at most `limit` bytes.
-///
-/// # Errors
-/// 413 for a longer one, 400 for one that broke off.
+/// Errors: 413 for a longer one, 400 for one that broke off.
 pub(super) async fn read_body(body: ResponseBody, limit: usize) -> Result<Bytes, ApiError> {
     receive_whole(body, limit).await.map_err(|why| unreceived(why, limit))
 }

@@ -61,9 +61,7 @@ pub(super) struct LoadedSources {
 }
 
 /// Loads what the configuration names.
-///
-/// # Errors
-/// A trace or tokenizer that cannot be read, or that do not belong together.
+/// Errors: a trace or tokenizer that cannot be read, or that do not belong together.
 pub(super) fn load(config: &Config) -> Result<LoadedSources, PlayError> {
     let (name, mut records) = match &config.source {
         Source::Synthetic(_) => return without_trace(config),
@@ -121,9 +119,7 @@ pub(super) fn load(config: &Config) -> Result<LoadedSources, PlayError> {
 }
 
 /// Loads a server that makes all tokens up.
-///
-/// # Errors
-/// A tokenizer that cannot be read, and lengths of a trace that there is not.
+/// Errors: a tokenizer that cannot be read, and lengths of a trace that there is not.
 fn without_trace(config: &Config) -> Result<LoadedSources, PlayError> {
     if config.synthetic.output_tokens == Some(OutputTokens::Trace) {
         return Err(PlayError::NoLengths);
@@ -164,9 +160,7 @@ fn rules(config: &Config, recorded_models: &[String]) -> MatchRules {
 }
 
 /// Logs the reader's warnings about a file and the lines that break a rule of the format, which are not served.
-///
-/// # Errors
-/// With the first such line, where that is not wanted.
+/// Errors: with the first such line, where that is not wanted.
 fn report_bad_lines(file: &LoadedFile, config: &Config) -> Result<(), TraceError> {
     let path = file.path.display();
     for warning in &file.warnings {
@@ -207,9 +201,7 @@ fn load_files(sources: &Sources, progress: &Arc<LoadProgress>) -> Result<Store, 
 }
 
 /// Makes the hasher of the trace's prompts.
-///
-/// # Errors
-/// When they are keyed and the key at hand is another one.
+/// Errors: when they are keyed and the key at hand is another one.
 fn hasher(meta: &Meta, config: &Config) -> Result<BlockHasher, PlayError> {
     let block_size = meta.block_size.unwrap_or(BLOCK_SIZE);
     let unkeyed = BlockHasher::new(meta.block_hash.unwrap_or_default(), block_size);
@@ -327,9 +319,7 @@ fn for_model(tokenizer: Tokenizer, config: &Config) -> Tokenizer {
 
 /// Looks for ids that the tokenizer does not have. Models have some where their embeddings are padded, and in the engine
 /// too they are no text.
-///
-/// # Errors
-/// An id that the model cannot have given: nothing shows that the tokenizer is the trace's, and the size of the model's
+/// Errors: an id that the model cannot have given: nothing shows that the tokenizer is the trace's, and the size of the model's
 /// vocabulary is known.
 fn check_ids(records: &Store, tokenizer: &Tokenizer) -> Result<(), PlayError> {
     let is_recorded_one = records.meta.tokenizer.is_some();

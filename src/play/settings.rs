@@ -132,9 +132,7 @@ impl Settings {
     }
 
     /// Reads the files of answers again.
-    ///
-    /// # Errors
-    /// Where there are none, or one is wrong; the rules of before stay.
+    /// Errors: where there are none, or one is wrong; the rules of before stay.
     async fn read_answers(&self) -> Result<(), String> {
         let answers = self.answers.clone().ok_or("`answers`: there are no files of --answers to read again")?;
         let reading = spawn_blocking(move || answers.reload().map_err(|error| format!("`answers`: {error}")));

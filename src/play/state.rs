@@ -240,9 +240,7 @@ impl ServerState {
     }
 
     /// The choices of a recorded response among the engine's counters, and in the simulated engine where there is one.
-    ///
-    /// # Errors
-    /// 503 where the engine has no room for more, 400 where the response takes too much memory.
+    /// Errors: 503 where the engine has no room for more, 400 where the response takes too much memory.
     pub(super) fn response_metrics(
         &self,
         permit: AdmissionPermit,
@@ -259,9 +257,7 @@ impl ServerState {
     }
 
     /// The session of the trace that a request names; `None` for the default one.
-    ///
-    /// # Errors
-    /// 400 for a name that no session can have, and where there are too many sessions.
+    /// Errors: 400 for a name that no session can have, and where there are too many sessions.
     pub(super) fn session(
         &self,
         extensions: &Extensions,
@@ -275,9 +271,7 @@ impl ServerState {
     }
 
     /// The rank of a request that names one; `None` where the server chooses.
-    ///
-    /// # Errors
-    /// 400 for one that is not there. A server without an engine has one rank.
+    /// Errors: 400 for one that is not there. A server without an engine has one rank.
     pub(super) fn rank(&self, named: Option<i128>) -> Result<Option<usize>, ApiError> {
         let ranks = self.engine.as_ref().map_or(1, Engine::ranks);
         let Some(named) = named else { return Ok(None) };

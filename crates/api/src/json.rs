@@ -48,9 +48,7 @@ const TOKENIZED: &[&str] = &[
 const UNKNOWN: SyntaxError = SyntaxError { message: "Expecting value", at: 0 };
 
 /// Reads a body. `Ok(None)` is an empty body.
-///
-/// # Errors
-/// When it is not JSON, with the position in characters.
+/// Errors: when it is not JSON, with the position in characters.
 pub(super) fn read(body: &[u8]) -> Result<Option<Value>, ApiError> {
     read_by(&TreeReading::new(false), body)
 }
@@ -136,9 +134,7 @@ fn without_halves(text: &str) -> String {
 }
 
 /// Reads a body as a handler does that reads it itself.
-///
-/// # Errors
-/// Python's whole message.
+/// Errors: Python's whole message.
 pub(super) fn read_plainly(body: &[u8]) -> Result<Value, String> {
     let body = json_as_utf8(body);
     serde_json::from_slice(&body).map_err(|_| {

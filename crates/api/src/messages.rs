@@ -229,8 +229,7 @@ fn items(value: Option<&Value>) -> Cow<'_, [Value]> {
     }
 }
 
-/// # Errors
-/// The first part that no kind takes. With `strict` the message may be read by the kind that reads everything at once, which takes any
+/// Errors: the first part that no kind takes. With `strict` the message may be read by the kind that reads everything at once, which takes any
 /// object as a part; it is chosen where it knows more fields than the others, which do not look at the parts.
 fn check_parts(message: &Map<String, Value>, strict: bool) -> Result<(), ApiError> {
     // A text is read as such.
@@ -302,8 +301,7 @@ fn faults_of(kind: &Kind, value: &Value, path: &str) -> Vec<String> {
     object.fields.iter().flat_map(of_field).collect()
 }
 
-/// # Errors
-/// The first tool call that is neither a function's nor a custom tool's.
+/// Errors: the first tool call that is neither a function's nor a custom tool's.
 pub(super) fn check_calls(message: &Map<String, Value>, strict: bool, mut issues: Issues) -> Result<(), ApiError> {
     if strict || message.get("role").is_none_or(|role| role != "assistant") {
         return Ok(());

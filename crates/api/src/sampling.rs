@@ -194,9 +194,7 @@ impl Sampling {
 
     /// Checks bad words with a tokenizer, one after the other up to the first that is refused. Each counts twice where it is
     /// another token after a space.
-    ///
-    /// # Errors
-    /// 400 for a word without tokens, and for more words than the engine takes; those of `encode`.
+    /// Errors: 400 for a word without tokens, and for more words than the engine takes; those of `encode`.
     pub(super) fn check_words(&self, encode: impl Fn(&str) -> Result<Vec<u32>, ApiError>) -> Result<(), ApiError> {
         let words = if self.is_beam_search { &[] } else { self.bad_words.as_slice() };
         let refused = |message: &str| Err(ApiError::parameter_value("bad_words", message, &python::texts(words)));

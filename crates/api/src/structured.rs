@@ -89,9 +89,7 @@ impl RequestedStructure {
     }
 
     /// Checks that one kind is there, and no other.
-    ///
-    /// # Errors
-    /// 400 for none and for several, with everything that was requested as the engine prints it.
+    /// Errors: 400 for none and for several, with everything that was requested as the engine prints it.
     pub(super) fn check_count(&self) -> Result<(), ApiError> {
         let count = KINDS.iter().filter(|kind| self.get(kind).is_some()).count();
         let what = match count {
@@ -117,9 +115,7 @@ impl RequestedStructure {
     }
 
     /// The constraint, judged in the engine's order.
-    ///
-    /// # Errors
-    /// 400 for an empty or too deep one.
+    /// Errors: 400 for an empty or too deep one.
     pub(super) fn constraint(&self) -> Result<Option<Constraint>, ApiError> {
         self.check_emptiness()?;
         let text = |name: &str| self.get(name).and_then(Value::as_str).map(str::to_owned);

@@ -32,9 +32,7 @@ impl ToolUse {
 
     /// Checks that the server can do what the choice asks for: whether it takes tool calls out of the generated text
     /// (`--enable-auto-tool-choice` with a parser).
-    ///
-    /// # Errors
-    /// 400 where that needs a parser that the server does not have.
+    /// Errors: 400 where that needs a parser that the server does not have.
     pub(super) fn check(&self, finds_calls: bool) -> Result<(), ApiError> {
         if finds_calls {
             return Ok(());

@@ -36,8 +36,7 @@ impl Truncation {
         Some(Self { most: (most >= 0).then_some(most), named, leaves_room })
     }
 
-    /// # Errors
-    /// 400 where more is to be kept than fits.
+    /// Errors: 400 where more is to be kept than fits.
     pub(super) fn check(self, max_model_len: u32) -> Result<(), ApiError> {
         let Some(most) = self.most.filter(|most| *most > i64::from(max_model_len)) else { return Ok(()) };
         let message = format!(

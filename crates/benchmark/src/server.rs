@@ -52,9 +52,7 @@ pub struct MeasuredServer {
 
 impl Contender<'_> {
     /// Starts it with arguments of `play`.
-    ///
-    /// # Errors
-    /// When it does not start, with its stderr.
+    /// Errors: when it does not start, with its stderr.
     pub(crate) fn start(self, arguments: &str) -> io::Result<MeasuredServer> {
         let mut command = Command::new(self.binary);
         command.arg(match self.program {

@@ -57,9 +57,7 @@ pub(in crate::cli) struct Translated {
 }
 
 /// Makes a command line for `play` of one for the simulator; any other stays as it is.
-///
-/// # Errors
-/// A YAML file that cannot be read, and a value that the simulator refuses too.
+/// Errors: a YAML file that cannot be read, and a value that the simulator refuses too.
 pub(in crate::cli) fn translate(
     command: &Command,
     arguments: &[OsString],

@@ -119,9 +119,7 @@ pub(in crate::play) struct Collected {
 }
 
 /// The body of an answer that is no stream, at the deadline of its last token.
-///
-/// # Errors
-/// 500 where the record ended in a failure of the engine, an ended connection where it broke off, 400 and 503 where the answer takes too
+/// Errors: 500 where the record ended in a failure of the engine, an ended connection where it broke off, 400 and 503 where the answer takes too
 /// much.
 pub(in crate::play) async fn collect(
     mut answer: AnswerStream,
@@ -163,9 +161,7 @@ pub(in crate::play) async fn collect(
 }
 
 /// Keeps a step and what is due with it, as much as others can wait for; whether more is due.
-///
-/// # Errors
-/// 400 and 503 where the answer takes too much.
+/// Errors: 400 and 503 where the answer takes too much.
 fn keep(
     answer: &mut AnswerStream,
     due: Duration,

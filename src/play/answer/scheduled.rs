@@ -10,9 +10,7 @@ use crate::{
 
 impl AnswerStream {
     /// Submits the choices to an engine; those without tokens stay due at once.
-    ///
-    /// # Errors
-    /// 503 where the engine has no room for more, 400 where the answer takes too much memory.
+    /// Errors: 503 where the engine has no room for more, 400 where the answer takes too much memory.
     pub(in super::super) fn submit(
         mut self,
         engine: &Engine,

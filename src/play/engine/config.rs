@@ -69,9 +69,7 @@ impl EngineConfig {
     }
 
     /// The configuration for a model of this length, blocks of this size and a trace of this pace, which it does not ask for any more.
-    ///
-    /// # Errors
-    /// When a request of the model's length does not fit the cache.
+    /// Errors: when a request of the model's length does not fit the cache.
     pub(in super::super) fn resolved(
         &self,
         max_model_len: u32,

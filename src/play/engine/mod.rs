@@ -88,9 +88,7 @@ pub(super) struct Engine {
 impl Engine {
     /// Starts an engine for each rank by a configuration that was resolved. Each draws other step times. The faults are those of its KV
     /// events.
-    ///
-    /// # Errors
-    /// When the configuration contradicts itself, its events cannot be published, or there is no thread to be had.
+    /// Errors: when the configuration contradicts itself, its events cannot be published, or there is no thread to be had.
     pub(super) fn start(
         config: EngineConfig,
         metrics: &Arc<Metrics>,

@@ -45,9 +45,7 @@ impl RecordedRun {
 impl Engine {
     /// Submits the choices of a recorded response; `None` of one that the engine does not compute: it has no tokens, or more than a
     /// request may have.
-    ///
-    /// # Errors
-    /// 503 where the engine has no room for more, 400 where the response takes too much memory.
+    /// Errors: 503 where the engine has no room for more, 400 where the response takes too much memory.
     pub(in super::super) fn run_recorded(
         &self,
         generated: &Generated,

@@ -101,9 +101,7 @@ impl Engine {
     }
 
     /// Submits the choices of an answer, each to a rank.
-    ///
-    /// # Errors
-    /// 503 where too many requests wait for the next step, 500 where the engine has ended.
+    /// Errors: 503 where too many requests wait for the next step, 500 where the engine has ended.
     pub(in super::super) fn submit(
         &self,
         planned: Vec<PlannedChoice<'_>>,

@@ -28,9 +28,7 @@ const OF_FRONT_END: [&str; 5] = ["n", "stop", "bad_words", "stream_interval", "t
 const OF_ID: usize = 4;
 
 /// Matches a request of this rank and submits it to the engine.
-///
-/// # Errors
-/// Why there is no answer, in words for the log: the protocol has none.
+/// Errors: why there is no answer, in words for the log: the protocol has none.
 pub(super) async fn begin(
     state: Arc<ServerState>,
     rank: u16,
@@ -89,9 +87,7 @@ pub(super) async fn begin(
 }
 
 /// Makes an adapter known that a front end uses.
-///
-/// # Errors
-/// Where the engine has no adapters, or its name is not taken.
+/// Errors: where the engine has no adapters, or its name is not taken.
 pub(super) fn load(state: &ServerState, adapter: &LoraName) -> Result<(), ApiError> {
     if RequestedModel::of(state, Some(&adapter.lora_name)).adapter.is_some() {
         return Ok(());

@@ -135,9 +135,7 @@ struct FaultedRequest {
 
 impl FaultLayer {
     /// Chooses the faults of a request.
-    ///
-    /// # Errors
-    /// The response to a request whose body or headers are wrong.
+    /// Errors: the response to a request whose body or headers are wrong.
     async fn choose(&self, request: Request) -> Result<(Request, FaultedRequest), Response> {
         let set = self.faults.current();
         let endpoint = Endpoint::of_path(request.uri().path());
@@ -258,9 +256,7 @@ impl FaultedRequest {
     }
 
     /// Puts the faults into the request that what answers it has to know: those that are answers, and the records whose answers others replace.
-    ///
-    /// # Errors
-    /// The refusal of a request that names a fault itself which its response format cannot carry.
+    /// Errors: the refusal of a request that names a fault itself which its response format cannot carry.
     fn announced(&self, mut request: Request) -> Result<Request, Box<Response>> {
         let mut replies = Vec::new();
         for chosen in &self.chosen {

@@ -89,9 +89,7 @@ impl ServerFaults {
     }
 
     /// Replaces the failures; other faults stay.
-    ///
-    /// # Errors
-    /// A type of failure that is none; nothing changes then.
+    /// Errors: a type of failure that is none; nothing changes then.
     pub(crate) fn fail(&self, failures: InjectedFailures) -> Result<(), String> {
         let new = failures.lines()?;
         *self.failures.lock() = (failures, new);
@@ -134,9 +132,7 @@ impl ServerFaults {
     }
 
     /// Lines in which what stands for secrets of the faults as they are has become these secrets.
-    ///
-    /// # Errors
-    /// What stands for a secret that no fault has.
+    /// Errors: what stands for a secret that no fault has.
     pub(in crate::play) fn with_secrets(&self, mut lines: FaultLines) -> Result<FaultLines, String> {
         let current = self.current();
         let known = current.counts().map(|(fault, _)| &fault.selection).collect::<Vec<_>>();

@@ -138,9 +138,7 @@ impl Fleet {
     }
 
     /// Lets the first replica be the engine core of a front end until `shutdown` completes. The times of its faults begin now.
-    ///
-    /// # Errors
-    /// Where it has no engine, or no thread for it.
+    /// Errors: where it has no engine, or no thread for it.
     pub(in crate::play) async fn serve_front_end(
         self,
         config: Arc<EngineCoreConfig>,

@@ -174,9 +174,7 @@ impl TraceLedger {
     }
 
     /// The session of a name, which begins where there is none.
-    ///
-    /// # Errors
-    /// When there are too many.
+    /// Errors: when there are too many.
     pub(in crate::play) fn named(&self, name: &str, matcher: &Matcher) -> Result<Arc<TraceSession>, TooManySessions> {
         let mut named = self.named.lock();
         if let Some(known) = named.get(name) {

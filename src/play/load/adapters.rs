@@ -59,9 +59,7 @@ impl LoadedAdapters {
 
 impl Adapters {
     /// The adapters of a server before its first request; `config` is `None` where they are not enabled.
-    ///
-    /// # Errors
-    /// An adapter that the engine would refuse.
+    /// Errors: an adapter that the engine would refuse.
     pub(in crate::play) fn new(config: Option<&LoraConfig>, is_open: bool, model: &Model) -> Result<Self, PlayError> {
         let adapters = Self { is_enabled: config.is_some(), is_open, state: Lock::default() };
         for module in config.iter().flat_map(|config| &config.lora_modules) {
@@ -84,9 +82,7 @@ impl Adapters {
     }
 
     /// Checks a name that is no model's.
-    ///
-    /// # Errors
-    /// 404 where it is no adapter's either. The engine gives out an id while it looks for one.
+    /// Errors: 404 where it is no adapter's either. The engine gives out an id while it looks for one.
     pub(in crate::play) fn check(&self, name: &str, models: &[String]) -> Result<(), ApiError> {
         let mut loaded = self.state.lock();
         if loaded.position(name).is_some() {
@@ -99,9 +95,7 @@ impl Adapters {
     }
 
     /// Loads an adapter; the engine's words of success.
-    ///
-    /// # Errors
-    /// A name that is not taken, and a server without adapters.
+    /// Errors: a name that is not taken, and a server without adapters.
     pub(in crate::play) fn load(
         &self,
         request: LoadAdapter,
@@ -146,9 +140,7 @@ impl Adapters {
     }
 
     /// Forgets an adapter; the engine's words of success.
-    ///
-    /// # Errors
-    /// A name that is no adapter's.
+    /// Errors: a name that is no adapter's.
     pub(in crate::play) fn unload(&self, lora_name: &str) -> Result<String, ApiError> {
         if lora_name.is_empty() {
             return Err(ApiError::invalid_input("'lora_name' needs to be provided to unload a LoRA adapter."));

@@ -42,9 +42,7 @@ impl SamplingDefaults {
 
 impl GenerationConfig {
     /// All values, by the file's names.
-    ///
-    /// # Errors
-    /// A directory without a readable `generation_config.json`.
+    /// Errors: a directory without a readable `generation_config.json`.
     pub(in crate::play) fn given(&self, tokenizer: &Tokenizer) -> Result<Map<String, Value>, PlayError> {
         let mut given = match &self.source {
             GenerationSource::Auto => tokenizer.generation_config().clone(),

@@ -48,9 +48,7 @@ pub(in crate::play) struct Model {
 
 impl Model {
     /// The model of a configuration and of what was loaded for it.
-    ///
-    /// # Errors
-    /// A chat template or a configuration of generation that cannot be read.
+    /// Errors: a chat template or a configuration of generation that cannot be read.
     pub(in crate::play) fn new(config: &Config, loaded: LoadedSources) -> Result<Self, PlayError> {
         let LoadedSources { replay, tokenizer, model, recorded_models, max_model_len } = loaded;
         let root = config.answers.model.clone().unwrap_or(model);
@@ -107,9 +105,7 @@ impl Model {
 
 /// Compiles the value of `--chat-template`: the file of that name, or else the template itself, which differs from the name
 /// of a missing file by a brace or a line feed in it.
-///
-/// # Errors
-/// A file that is not there or cannot be read, or a template that does not compile.
+/// Errors: a file that is not there or cannot be read, or a template that does not compile.
 fn template_of(given: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate, PlayError> {
     let path = Path::new(given);
     let is_inline = given.contains(['{', '}', '\n']) && !path.is_file();

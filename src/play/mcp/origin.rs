@@ -8,9 +8,7 @@ use std::net::IpAddr;
 use http::{HeaderMap, Uri, header, uri::Authority};
 
 /// Checks host and origin of a request; other names of this server are `hosts`, other pages that may call `origins`.
-///
-/// # Errors
-/// What to do, where a page of another origin may have sent it.
+/// Errors: what to do, where a page of another origin may have sent it.
 pub(super) fn check(headers: &HeaderMap, uri: &Uri, hosts: &[String], origins: &[String]) -> Result<(), &'static str> {
     if !takes_host(headers, uri, hosts) {
         return Err("MCP servers are not served under this Host: name it with --mcp-host");

@@ -258,9 +258,7 @@ impl McpService {
 }
 
 /// Makes the response of a reply that is not forwarded; its stream goes on with what comes in where the session says so.
-///
-/// # Errors
-/// 503 where other responses took the memory that there is.
+/// Errors: 503 where other responses took the memory that there is.
 fn response(
     target: &Arc<Target>,
     reply: EndpointReply,

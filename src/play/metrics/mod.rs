@@ -77,9 +77,7 @@ impl Metrics {
     }
 
     /// Admits some choices of a prompt where no more than `most` will be in progress, however many come together.
-    ///
-    /// # Errors
-    /// 503 where there are too many.
+    /// Errors: 503 where there are too many.
     pub(super) fn admit(&self, choices: u32, most: Option<u32>) -> Result<AdmissionPermit, ApiError> {
         AdmissionPermit::take(&self.engine, choices, most).ok_or_else(|| self.busy())
     }

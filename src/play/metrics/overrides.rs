@@ -73,9 +73,7 @@ impl MetricOverrides {
 
     /// Sets values: an object of names, each with a value for all samples or a list of `{"labels": {}, "value": 1}`. Those that were set
     /// before are replaced, or kept where they are not named.
-    ///
-    /// # Errors
-    /// What is wrong with them; nothing is set then.
+    /// Errors: what is wrong with them; nothing is set then.
     pub(in super::super) fn set(&self, values: &Value, page: &str, keeps: bool) -> Result<(), String> {
         let shape = "an object is needed, such as {\"vllm:num_requests_waiting\": 30}";
         let mut read = BTreeMap::new();
@@ -271,9 +269,7 @@ const BUCKETS: [(&str, &str, Option<&str>); 12] = [
 /// The values that a `fake-metrics` object of llm-d-inference-sim means, for [`MetricOverrides::set`].
 ///
 /// Source: `docs/configuration.md` of llm-d-inference-sim. Fields that are `null` are as if they were not there.
-///
-/// # Errors
-/// A field that is none, or has no such value.
+/// Errors: a field that is none, or has no such value.
 pub(in super::super) fn of_fake_metrics(fields: &Value, page: &str, max_loras: usize) -> Result<Value, String> {
     let fields = fields.as_object().ok_or("an object is needed, such as {\"running-requests\": 16}")?;
     let mut values = Map::new();

@@ -290,9 +290,7 @@ impl<'a> Derenderer<'a> {
     }
 
     /// The state before the first token after a prompt.
-    ///
-    /// # Errors
-    /// Ids that no vocabulary can have.
+    /// Errors: ids that no vocabulary can have.
     fn after(&self, prompt: &[i64]) -> Result<DecodeWindow, ApiError> {
         let tail = prompt.get(prompt.len().saturating_sub(TAIL)..).unwrap_or_default();
         let tail = tail.iter().map(|id| token(*id)).collect::<Result<Vec<u32>, ApiError>>()?;

@@ -289,9 +289,7 @@ async fn release_kv_cache_memory(State(state): HandlerState) -> Response {
 }
 
 /// Gives the memory of the cache away.
-///
-/// # Errors
-/// What has to be done before.
+/// Errors: what has to be done before.
 pub(in super::super) async fn release_cache_memory(state: &ServerState) -> Result<(), &'static str> {
     let (dev, metrics) = (&state.dev, &state.metrics);
     // A pause that keeps requests is complete, whatever runs: they are recomputed.

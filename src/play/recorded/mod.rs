@@ -62,9 +62,7 @@ use crate::{
 const EVENTS: &str = "text/event-stream; charset=utf-8";
 
 /// Answers a request whose path has recorded responses, or gives it back.
-///
-/// # Errors
-/// A miss where nothing else answers, a body that cannot be read, and a wrong session.
+/// Errors: a miss where nothing else answers, a body that cannot be read, and a wrong session.
 pub(super) async fn answer(
     state: &Arc<ServerState>,
     request: Request,
@@ -239,9 +237,7 @@ fn plan(state: &ServerState, mut request: Candidate) -> Result<RecordedPlan, Api
 struct Unconvertible(&'static str);
 
 /// Gives the response in the form that the request asks for, or as it is for a request that asks as the recorded one did.
-///
-/// # Errors
-/// Where it has no such form.
+/// Errors: where it has no such form.
 fn content(
     record: &Record,
     response: &Recorded,

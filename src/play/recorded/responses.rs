@@ -76,9 +76,7 @@ pub(in super::super) struct ResponseQuery<'a> {
 }
 
 /// Finds the record of a request and consumes it; `None` where something else answers it.
-///
-/// # Errors
-/// A miss, where nothing else can.
+/// Errors: a miss, where nothing else can.
 pub(in super::super) fn found(
     state: &ServerState,
     replay: &LoadedTrace,

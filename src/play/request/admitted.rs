@@ -88,9 +88,7 @@ pub(in crate::play) struct ValidatedRequest {
 
 impl ValidatedRequest {
     /// The request where nothing of it is refused.
-    ///
-    /// # Errors
-    /// What a stream would have as an event.
+    /// Errors: what a stream would have as an event.
     pub(in crate::play) fn accepted(self) -> Result<Self, ApiError> {
         match self.refused {
             Some(error) => Err(error),

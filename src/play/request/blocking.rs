@@ -28,9 +28,7 @@ static HEAVY: Semaphore = Semaphore::const_new(HEAVY_KIB as usize);
 
 /// Runs work that grows with what was asked for without holding up other requests. Heavy work waits for its share of
 /// the memory. It is not begun for a client that left meanwhile, and ends where it looks at [`check_cancelled`].
-///
-/// # Errors
-/// Those of the work, and 500 where it panicked.
+/// Errors: those of the work, and 500 where it panicked.
 pub(in crate::play) async fn off_the_loop<T: Send + 'static>(
     weight: usize,
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
@@ -45,9 +43,7 @@ pub(in crate::play) async fn off_the_loop<T: Send + 'static>(
 }
 
 /// Runs work on a thread of its own, which holds `permit` until its end. It is cancelled when the returned future is dropped.
-///
-/// # Errors
-/// Those of the work, and 500 where it panicked.
+/// Errors: those of the work, and 500 where it panicked.
 pub(in crate::play) async fn on_a_thread<T: Send + 'static>(
     permit: impl Send + 'static,
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
@@ -62,9 +58,7 @@ pub(in crate::play) async fn on_a_thread<T: Send + 'static>(
 }
 
 /// Ends work whose client has left. For loops over what a request may have many of.
-///
-/// # Errors
-/// 500 then, which nobody sees.
+/// Errors: 500 then, which nobody sees.
 pub(in crate::play) fn check_cancelled() -> Result<(), ApiError> {
     if is_cancelled() { Err(ApiError::internal("The client has left")) } else { Ok(()) }
 }
@@ -94,9 +88,7 @@ impl DrawingPool {
     }
 
     /// Runs work that draws texts on a thread of its own, which is cancelled when its request is dropped.
-    ///
-    /// # Errors
-    /// Those of the work, and 500 where it panicked.
+    /// Errors: those of the work, and 500 where it panicked.
     pub(in crate::play) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,

@@ -50,9 +50,7 @@ base::with_defaults! {
 
 impl MemoryReservation {
     /// Takes more.
-    ///
-    /// # Errors
-    /// 400 where it is too much for one answer, 503 where others took what there is.
+    /// Errors: 400 where it is too much for one answer, 503 where others took what there is.
     pub(in crate::play) fn try_reserve(&mut self, more: usize) -> Result<(), ApiError> {
         let bytes = self.bytes.saturating_add(more);
         if bytes > self.from.of_one {
@@ -96,9 +94,7 @@ fn too_large(most: usize) -> ApiError {
 }
 
 /// Refuses an answer that is one body and certainly too large: one of so many tokens that nothing ends earlier.
-///
-/// # Errors
-/// 400 for that.
+/// Errors: 400 for that.
 pub(in crate::play) fn check_whole(
     request: &GenerationRequest,
     tokens: usize,

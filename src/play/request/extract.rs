@@ -85,9 +85,7 @@ impl FromRequest<Player> for JsonBody {
 }
 
 /// The clock of the request's connection, which the server puts into every request.
-///
-/// # Errors
-/// None on such requests.
+/// Errors: none on such requests.
 pub(in crate::play) fn clock(extensions: &Extensions) -> Result<Clock, ApiError> {
     extensions.get().cloned().ok_or_else(|| ApiError::internal("Internal server error"))
 }

@@ -29,9 +29,7 @@ use crate::{
 };
 
 /// Answers a request for a message.
-///
-/// # Errors
-/// Errors of the framework; those of the handler have a body of this family.
+/// Errors: errors of the framework; those of the handler have a body of this family.
 pub(in crate::play) async fn answer(State(state): HandlerState, arrival: Arrival) -> Result<Response, ErrorResponse> {
     Ok(message(&state, arrival).await.or_else(refusal)?)
 }
@@ -78,9 +76,7 @@ fn counted(state: &ServerState, request: &MessagesRequest) -> Result<String, Api
 }
 
 /// The chat request of a message, with its tools where the server parses calls.
-///
-/// # Errors
-/// A request that the engine refuses before it looks at the messages.
+/// Errors: a request that the engine refuses before it looks at the messages.
 pub(in crate::play) fn chat_of(state: &ServerState, request: &MessagesRequest) -> Result<GenerationRequest, ApiError> {
     let mut chat = request.chat(system_messages(&state.model, request))?;
     state.check_model(chat.model.as_deref())?;

@@ -49,9 +49,7 @@ impl<'a> RequestedModel<'a> {
 
 impl ServerState {
     /// Checks the name of a model in a request: of the model or of an adapter. One without a name is right.
-    ///
-    /// # Errors
-    /// 404 for one that is not served.
+    /// Errors: 404 for one that is not served.
     pub(in crate::play) fn check_model(&self, name: Option<&str>) -> Result<(), ApiError> {
         let models = &self.model.names;
         match name.filter(|name| !name.is_empty() && !models.iter().any(|served| served == name)) {

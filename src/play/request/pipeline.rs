@@ -171,9 +171,7 @@ pub(in crate::play) fn reader(
 }
 
 /// Sends an answer in the words of its own family.
-///
-/// # Errors
-/// 500 where the record ended in a failure of the engine.
+/// Errors: 500 where the record ended in a failure of the engine.
 pub(in crate::play) async fn respond(started: Started) -> Result<Response, ApiError> {
     let extra = started.headers.clone();
     let dialect = started.dialect;
@@ -190,9 +188,7 @@ pub(in crate::play) async fn respond(started: Started) -> Result<Response, ApiEr
 
 /// Reads a request of any family, matches it once and makes its answer ready. `read` gives the generation request and
 /// whatever else its family needs to know later.
-///
-/// # Errors
-/// Everything that the engine refuses before the first byte, and a miss where those are errors.
+/// Errors: everything that the engine refuses before the first byte, and a miss where those are errors.
 pub(in crate::play) async fn start<T: Send + 'static>(
     state: &Arc<ServerState>,
     arrival: Arrival,

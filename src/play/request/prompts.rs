@@ -60,9 +60,7 @@ fn remember(state: &ServerState, key: BodyKey, body: &[u8], validated: &Validate
 }
 
 /// The request and its prompts, and whatever else `read` gives.
-///
-/// # Errors
-/// Everything that the engine refuses before the first byte. What it refuses after the first byte of a stream is in the request.
+/// Errors: everything that the engine refuses before the first byte. What it refuses after the first byte of a stream is in the request.
 pub(in crate::play) async fn validated<T: Send + 'static>(
     state: &Arc<ServerState>,
     body: Bytes,

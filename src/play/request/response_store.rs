@@ -172,9 +172,7 @@ impl StoredResponses {
     }
 
     /// Ends a response in the background, and gives it as it is then.
-    ///
-    /// # Errors
-    /// One that is not kept, or is over.
+    /// Errors: one that is not kept, or is over.
     pub(in super::super) fn cancel(&self, id: &str) -> Result<String, ApiError> {
         let mut inside = self.0.lock();
         let (_, entry) = inside.entries.get_mut(id).ok_or_else(|| not_found(id))?;

@@ -89,9 +89,7 @@ pub(in crate::play) fn read(
 }
 
 /// The conversation before a request.
-///
-/// # Errors
-/// A request that needs a response store on a server without one, and an earlier response that is not stored.
+/// Errors: a request that needs a response store on a server without one, and an earlier response that is not stored.
 fn history(state: &ServerState, request: &ResponsesRequest) -> Result<Vec<serde_json::Value>, ApiError> {
     if state.kept.is_none() && request.is_background() {
         return Err(no_store());

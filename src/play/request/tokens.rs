@@ -81,9 +81,7 @@ pub(in crate::play) fn check_vocabulary(tokenizer: &Tokenizer, ids: &[u32]) -> R
 }
 
 /// A conversation as ids and as the text that was tokenized; ids that a router sent along have no text.
-///
-/// # Errors
-/// 400 where the messages cannot be rendered.
+/// Errors: 400 where the messages cannot be rendered.
 pub(in crate::play) fn chat_ids(
     state: &ServerState,
     chat: &ChatPrompt,

@@ -88,9 +88,7 @@ pub(in crate::play) struct RequestOrigin {
 }
 
 /// Matches every prompt once and makes the answer ready.
-///
-/// # Errors
-/// The engine's last checks, and a miss where those are errors.
+/// Errors: the engine's last checks, and a miss where those are errors.
 pub(in crate::play) fn plan(
     state: &ServerState,
     request: &GenerationRequest,
@@ -162,9 +160,7 @@ pub(in crate::play) fn plan(
 }
 
 /// Takes what a request needs before the first token.
-///
-/// # Errors
-/// 400 for too many choices or too many log probabilities of its prompts, and those of [`MemoryReservation::try_reserve`].
+/// Errors: 400 for too many choices or too many log probabilities of its prompts, and those of [`MemoryReservation::try_reserve`].
 fn reserve(request: &GenerationRequest, prompts: &[AdmittedPrompt]) -> Result<MemoryReservation, ApiError> {
     let choices = usize::try_from(request.choices).unwrap_or(usize::MAX).saturating_mul(prompts.len());
     if choices > MOST_CHOICES {

@@ -29,9 +29,7 @@ use crate::{
 };
 
 /// Chooses the scripts of one prompt.
-///
-/// # Errors
-/// 422 where no record matches and none may be made up.
+/// Errors: 422 where no record matches and none may be made up.
 pub(in crate::play) fn scripts_of(state: &ServerState, wanted: &PromptQuery<'_>) -> Result<PromptScripts, ApiError> {
     let Some(replay) = &state.replay else { return Ok(made_up(state, wanted)) };
     let query = MatchQuery {

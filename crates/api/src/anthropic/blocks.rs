@@ -171,9 +171,7 @@ fn put_tool_result(block: &Value, out: &mut Vec<Value>) {
 }
 
 /// The tools in effect at the end of the conversation, as chat tools.
-///
-/// # Errors
-/// A change to a tool that was not declared.
+/// Errors: a change to a tool that was not declared.
 pub(super) fn tools(declared: Option<&Value>, messages: &[Value]) -> Result<Option<Vec<Value>>, ApiError> {
     let blocks = messages.iter().filter_map(|message| message["content"].as_array()).flatten();
     let changes: Vec<&Value> =

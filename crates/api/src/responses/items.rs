@@ -5,9 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::{ApiError, python};
 
 /// The messages of a request: instructions, what came before, then the input.
-///
-/// # Errors
-/// An item of a kind that the engine does not take.
+/// Errors: an item of a kind that the engine does not take.
 pub(super) fn messages(
     instructions: Option<&str>,
     history: Vec<Value>,

@@ -59,9 +59,7 @@ impl ConnectionService {
 }
 
 /// Serves the requests of a connection until it ends.
-///
-/// # Errors
-/// When the connection breaks, or its client does not keep to HTTP.
+/// Errors: when the connection breaks, or its client does not keep to HTTP.
 pub(super) async fn serve<I: ConnectionStream>(
     stream: I,
     context: &ConnectionContext,

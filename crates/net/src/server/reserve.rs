@@ -105,9 +105,7 @@ impl Drop for Lent {
 }
 
 /// Reads the head of a request; returns the bytes read where it asks for health, and answers it otherwise.
-///
-/// # Errors
-/// When the connection breaks, or the head takes too long.
+/// Errors: when the connection breaks, or the head takes too long.
 pub(super) async fn health_request<I: AsyncRead + AsyncWrite + Unpin>(wire: &mut I) -> io::Result<Option<Vec<u8>>> {
     let mut read = Vec::with_capacity(LONGEST_HEAD / 8);
     let is_head = |read: &[u8]| [&b"\r\n\r\n"[..], b"\n\n"].iter().any(|end| memmem::find(read, end).is_some());

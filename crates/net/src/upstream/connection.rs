@@ -65,9 +65,7 @@ pub(super) struct Unsent {
 
 impl Connection {
     /// Connects over TCP or a Unix socket.
-    ///
-    /// # Errors
-    /// When the host's name does not resolve or the connection is refused.
+    /// Errors: when the host's name does not resolve or the connection is refused.
     pub(super) async fn open(url: &UpstreamUrl) -> Result<Self, UpstreamFailure> {
         let io = if let Transport::Unix(path) = url.transport() {
             Io::new(UnixStream::connect(path).await.map_err(UpstreamFailure::Connect)?)
@@ -95,9 +93,7 @@ impl Connection {
     }
 
     /// Sends a request and waits for the head of its response.
-    ///
-    /// # Errors
-    /// When the connection ends before; with the request, where nothing of it was sent.
+    /// Errors: when the connection ends before; with the request, where nothing of it was sent.
     pub(super) async fn send(self, request: Request<OutgoingBody>) -> Result<Response<IncomingBody>, Box<Unsent>> {
         let Self { mut sender, driver, limit, has_ended } = self;
         limit.allow_head();

@@ -26,9 +26,7 @@ pub(super) struct Pinned {
 
 impl Pinned {
     /// Builds a verifier that trusts these certificates.
-    ///
-    /// # Errors
-    /// When none of them can be an authority.
+    /// Errors: when none of them can be an authority.
     pub(super) fn new(listed: Vec<CertificateDer<'static>>) -> Result<Self, VerifierBuilderError> {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(listed.iter().cloned());

@@ -96,9 +96,7 @@ pub fn kind_of(path: &Path) -> Result<TraceFormat, FormatError> {
 /// A format of one object after the other.
 pub(super) trait Objects {
     /// Takes an object.
-    ///
-    /// # Errors
-    /// The reason why it cannot be read.
+    /// Errors: the reason why it cannot be read.
     fn object(&mut self, fields: Fields, reading: &mut Reading) -> Result<(), ObjectRefusal>;
 
     /// Takes the end of the file.

@@ -44,9 +44,7 @@ impl JsonValues {
     }
 
     /// The next object as text, with the line on which it begins, from 1; `None` at the end.
-    ///
-    /// # Errors
-    /// Damage, an I/O error, an object of more than 256 MiB, or text between objects that does not belong there.
+    /// Errors: damage, an I/O error, an object of more than 256 MiB, or text between objects that does not belong there.
     pub(crate) fn next_value(&mut self) -> Result<Option<(u64, &[u8])>, TraceError> {
         if self.is_spread {
             return self.next_spread();

@@ -122,9 +122,7 @@ pub(in crate::play) struct SideChannel {
 
 impl SideChannel {
     /// Listens on the address of a configuration, and gives what comes to an engine.
-    ///
-    /// # Errors
-    /// An address that cannot be listened on; no thread to be had.
+    /// Errors: an address that cannot be listened on; no thread to be had.
     pub(in super::super) fn open(
         config: &KvTransferConfig,
         inbox: &Arc<Inbox>,

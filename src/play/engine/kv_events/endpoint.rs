@@ -13,9 +13,7 @@ pub(super) struct TcpEndpoint {
 
 impl TcpEndpoint {
     /// Reads an endpoint, and adds a data parallel rank to its port; a port of 0 stays 0.
-    ///
-    /// # Errors
-    /// When it is none, or the port is beyond the last one.
+    /// Errors: when it is none, or the port is beyond the last one.
     pub(super) fn read(text: &str, rank: u32) -> Result<Self, KvEventsError> {
         let wrong = || KvEventsError::Endpoint(text.to_owned());
         let (host, port) = text.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':')).ok_or_else(wrong)?;

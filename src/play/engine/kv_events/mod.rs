@@ -148,9 +148,7 @@ pub(in crate::play) struct EventCounts {
 }
 
 /// Starts a publisher for an engine that hashes with an algorithm; `faults` are those of its batches.
-///
-/// # Errors
-/// An endpoint that is wrong or in use.
+/// Errors: an endpoint that is wrong or in use.
 pub(super) fn start(
     config: &KvEventsConfig,
     model: &str,
