@@ -3,7 +3,7 @@
 use std::{error::Error, fmt::Display, io, process::ExitCode};
 
 use crate::{
-    base::one_line::clipped,
+    base::{causes::causes, one_line::clipped},
     cli::{config_file::ConfigError, output, redaction::shown},
     conform::ConformError,
     net::server::BindError,
@@ -63,9 +63,8 @@ impl Failure {
     /// Input data is missing or broken.
     pub(super) fn input(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         let error = error.into();
-        let mut causes = std::iter::successors(Some(&*error as &(dyn Error + 'static)), |cause| (*cause).source());
         // The URL of an object is a mistake of usage where the program was built without object storage.
-        let is_unsupported = causes.any(|cause| {
+        let is_unsupported = causes(&*error).any(|cause| {
             cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::Unsupported)
         });
         Self::new(if is_unsupported { Exit::Usage } else { Exit::BadInput }, error)
@@ -92,14 +91,12 @@ impl Failure {
     pub(in crate::cli) fn text(&self) -> String {
         let mut last = self.error.to_string();
         let mut text = format!("error: {last}\n");
-        let mut cause = self.error.source();
-        while let Some(error) = cause {
-            let words = error.to_string();
+        for cause in causes(&*self.error).skip(1) {
+            let words = cause.to_string();
             if !last.ends_with(&words) {
                 text.push_str(&format!("  caused by: {words}\n"));
             }
             last = words;
-            cause = error.source();
         }
         if let Some(hint) = &self.hint {
             text.push_str(&format!("hint: {hint}\n"));

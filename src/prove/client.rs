@@ -9,7 +9,10 @@ use http::{HeaderMap, Request, header};
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout};
 
-use crate::net::upstream::{OutgoingBody, Upstream, UpstreamOptions, UpstreamUrl};
+use crate::{
+    base::causes::causes,
+    net::upstream::{OutgoingBody, Upstream, UpstreamOptions, UpstreamUrl},
+};
 
 /// Maximum size of a response, in bytes.
 const LARGEST_RESPONSE: usize = 32 << 20;
@@ -129,12 +132,6 @@ impl ReceivedStream {
 }
 
 /// An error and its causes in one line.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
+fn chain(error: &(dyn Error + 'static)) -> String {
+    causes(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -21,6 +21,7 @@ use tokio::{
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::{server::RawConnection, upstream::http1_tls, wire::percent_decoded};
+use base::causes::causes;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_mins(5);
@@ -59,11 +60,7 @@ pub enum DownloadError {
 
 impl DownloadError {
     fn broken(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        let mut error: &(dyn Error + 'static) = &*error.into();
-        while let Some(cause) = error.source() {
-            error = cause;
-        }
-        Self::Connection(error.to_string())
+        Self::Connection(causes(&*error.into()).last().map(ToString::to_string).unwrap_or_default())
     }
 }
 

@@ -28,6 +28,7 @@ use super::{
     connection_stream::ConnectionStream,
     write_watch::{WriteWait, WriteWatch},
 };
+use base::causes::causes;
 
 /// Time in which a client has to take the end of a connection, and to end its own side of one that is half closed.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
@@ -49,14 +50,7 @@ pub enum ConnectionEnd {
 impl ConnectionEnd {
     /// Finds it among an error and its sources.
     pub(super) fn of(error: &(dyn Error + 'static)) -> Option<Self> {
-        let mut error = Some(error);
-        while let Some(it) = error {
-            if let Some(end) = it.downcast_ref::<Self>() {
-                return Some(*end);
-            }
-            error = it.source();
-        }
-        None
+        causes(error).find_map(|cause| cause.downcast_ref::<Self>()).copied()
     }
 
     pub(super) async fn end<I: ConnectionStream>(self, mut wire: I) {

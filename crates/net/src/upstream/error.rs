@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::connector::ConnectTimeout;
 use crate::server::BodyError;
+use base::causes::causes;
 
 /// Reasons for which the body of a response ended early.
 #[derive(Debug, thiserror::Error)]
@@ -75,23 +76,20 @@ impl UpstreamError {
     /// Returns the error of the request's own body, where that is the cause.
     #[must_use]
     pub fn caused_by<E: Error + 'static>(&self) -> Option<&E> {
-        self.causes().find_map(|cause| cause.downcast_ref::<E>())
-    }
-
-    fn causes(&self) -> impl Iterator<Item = &(dyn Error + 'static)> {
-        std::iter::successors(Some(&self.source as &(dyn Error + 'static)), |cause| (*cause).source())
+        causes(&self.source).find_map(|cause| cause.downcast_ref::<E>())
     }
 
     /// Returns whether a timeout was exceeded.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
-        matches!(self.source, UpstreamFailure::TimedOut(_)) || self.causes().any(|cause| cause.is::<ConnectTimeout>())
+        matches!(self.source, UpstreamFailure::TimedOut(_))
+            || causes(&self.source).any(|cause| cause.is::<ConnectTimeout>())
     }
 
     /// Returns the message of the innermost cause.
     #[must_use]
     pub fn cause(&self) -> String {
-        self.causes().last().map_or_else(String::new, ToString::to_string)
+        causes(&self.source).last().map_or_else(String::new, ToString::to_string)
     }
 
     /// Builds the response to a request that the upstream did not answer: 504 after a timeout, else 502.

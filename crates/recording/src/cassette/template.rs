@@ -13,6 +13,8 @@ use minijinja::{
 };
 use serde_json::{Map, Value};
 
+use base::causes::causes;
+
 /// Instructions that a template may run.
 const FUEL: u64 = 1_000_000;
 
@@ -135,11 +137,7 @@ pub fn holds(expression: &str, values: &Variables) -> Result<bool, String> {
 
 /// The innermost reason of an error, in one line.
 fn reason(error: &Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(next) = cause.source() {
-        cause = next;
-    }
-    let text = cause.to_string();
+    let text = causes(error).last().map(ToString::to_string).unwrap_or_default();
     // It ends with the name that a template has here.
     text.split(" (in ").next().unwrap_or(&text).replace('\n', " ")
 }

@@ -7,13 +7,12 @@
 use std::{
     collections::{HashMap, VecDeque},
     env,
-    error::Error as _,
     io::{self, Read, Write},
     sync::{Arc, LazyLock, mpsc},
     time::Duration,
 };
 
-use base::{lock::Lock, one_line::clipped};
+use base::{causes::causes, lock::Lock, one_line::clipped};
 use bytes::{Buf, Bytes};
 use futures_util::{TryStreamExt, stream::BoxStream};
 use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
@@ -188,11 +187,7 @@ fn failure(error: &Error) -> io::Error {
         _ => io::ErrorKind::Other,
     };
     let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(deeper) = cause.and_then(std::error::Error::source) {
-        cause = Some(deeper);
-    }
-    let deepest = cause.map(ToString::to_string).filter(|deepest| !text.contains(deepest));
+    let deepest = causes(error).last().map(ToString::to_string).filter(|deepest| !text.contains(deepest));
     text.extend(deepest.map(|deepest| format!(": {deepest}")));
     io::Error::new(kind, clipped(&without_queries(&text), MOST_SHOWN))
 }
