@@ -3,25 +3,22 @@
 import json
 import shlex
 import signal
-import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "sdk"))
+
 from client import Connection
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+from ports import free_port
 
 
 class Server:
     """A command as a context, ready when it answers at `port`, or at once where that is None; its log goes to a file. `exit_code` is there
     after the context."""
 
-    def __init__(self, command: list[str], port: int | None, log: Path, patience: float = 20):
+    def __init__(self, command: list[str], port: int | None, log: Path, patience: float = 120):
         self.command, self.port, self.log, self.patience, self.exit_code = command, port, log, patience, None
 
     def __enter__(self) -> "Server":
@@ -43,7 +40,7 @@ class Server:
     def __exit__(self, *_) -> None:
         self.process.send_signal(signal.SIGTERM)
         try:
-            self.exit_code = self.process.wait(30)
+            self.exit_code = self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.exit_code = "killed: no end after SIGTERM"

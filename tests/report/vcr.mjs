@@ -28,29 +28,28 @@ const ask = (url, body, headers = {}) => fetch(`${url}/v1/completions`, {
   method: "POST", headers: { "content-type": "application/json", ...headers }, body: JSON.stringify(body),
 }).then(async (response) => ({ status: response.status, text: await response.text() }));
 
+// A row of a list with a text as it is once its request has ended: a time of day may have the same figures.
 const row = (page, list, text) => page.waitForFunction((list, text) =>
-  [...document.querySelectorAll(`#${list} tr`)].find((row) => row.textContent.includes(text))?.textContent, {}, list, text)
-  .then((found) => found.jsonValue());
+  [...document.querySelectorAll(`#${list} tr`)].some((row) => new RegExp(text).test(row.textContent)), {}, list, text.source);
 
 async function requests(page, url) {
-  await row(page, "faults", "429 where prompt=many");
+  await row(page, "faults", /429 where prompt=many/);
   const markup = "<img src=x onerror=document.title='broken'>";
   await ask(url, { prompt: "plain", max_tokens: 3 }, { "x-vcr-session": "one" });
   assert.equal((await ask(url, { prompt: "many", max_tokens: 3 })).status, 429);
-  const shown = await row(page, "requests", "429");
-  assert.match(shown, /POST \/v1\/completions429\d+ ms.*429$/);
-  assert.match(await row(page, "requests", "one"), /200.*ms/);
+  await row(page, "requests", /POST \/v1\/completions429\d+ ms.*429$/);
+  await row(page, "requests", /one200\d+ ms/);
   await ask(url, { model: markup, prompt: "x" });
-  assert.match(await row(page, "requests", "404"), /404/);
+  await row(page, "requests", /404\d+ ms/);
   const hanging = ask(url, { prompt: "hanging", max_tokens: 3 }).catch(() => {});
   await page.type("#line", "hang where prompt=hanging");
   await page.click("#add button");
-  await row(page, "faults", "hang where prompt=hanging");
+  await row(page, "faults", /hang where prompt=hanging/);
   const second = new AbortController();
   const waits = fetch(`${url}/v1/completions`, {
     method: "POST", headers: { "content-type": "application/json" }, body: '{"prompt":"hanging again"}', signal: second.signal,
   }).catch(() => {});
-  await row(page, "requests", "in progress");
+  await row(page, "requests", /in progress/);
   second.abort();
   await Promise.all([waits, hanging]);
 }
@@ -65,12 +64,12 @@ async function switches(page, url) {
   assert.ok(await page.$$eval("#kinds option", (options) => options.length) > 20, "the catalogue is offered");
 }
 
-const browser = await puppeteer.launch({ args: [...chromium.args, "--no-sandbox"], executablePath: await chromium.executablePath(), headless: "shell" });
+// The machine may check other things at the same time.
+const browser = await puppeteer.launch({ timeout: 180_000, args: [...chromium.args, "--no-sandbox"], executablePath: await chromium.executablePath(), headless: "shell" });
 const { server, started } = play("--fault", "429 where prompt=many");
 try {
   const url = await started;
   const page = await browser.newPage();
-  // The machine may check other things at the same time.
   page.setDefaultTimeout(180_000);
   const said = [];
   const outside = [];

@@ -345,7 +345,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_front_end_that_is_not_there_yet_is_waited_for() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        // Of an address that no connection comes from, so that nobody takes its port meanwhile.
+        let listener = TcpListener::bind("127.0.0.2:0").await.unwrap();
         let (endpoint, at) = (address(&listener), listener.local_addr().unwrap());
         drop(listener);
         let joining = tokio::spawn(async move { EngineSession::join(&endpoint, 3, &ready()).await });

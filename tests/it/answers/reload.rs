@@ -42,10 +42,11 @@ async fn a_changed_file_is_read_again_and_streams_go_on() {
 #[tokio::test]
 async fn a_wrong_file_leaves_the_rules_of_before() {
     let rules = Rules::new("- {match: any, answer: one}\n");
-    let play = rules.play(&[]);
+    let mut play = rules.play(&[]);
     std::fs::write(&rules.file, "records:\n- {match: any, answer: two}\n- {match: {odd: 1}, answer: three}\n").unwrap();
     Command::new("kill").args(["-HUP", &play.id().to_string()]).status().unwrap();
-    for _ in 0..40 {
+    play.waits_for("answers: the earlier rules stay in use: ");
+    for _ in 0..10 {
         assert_eq!(said(&play.send(CHAT, &chat(&["x"])).await), "one");
         sleep(Duration::from_millis(50)).await;
     }

@@ -142,7 +142,7 @@ async fn a_stream_that_pauses_for_too_long_is_cut_and_recorded_as_broken() {
     })
     .await;
     let shelf = Shelf::empty();
-    let tap = shelf.tap(&upstream, &["--idle-timeout", "50ms"]);
+    let tap = shelf.tap(&upstream, &["--idle-timeout", "1s"]);
     let request = crate::support::peer::post(CHAT, &json!({"model": "m", "stream": true, "messages": []}).to_string());
     let cut = crate::support::peer::exchange(tap.address, &request).await;
     assert!(cut.body().contains("\"a\""), "{cut:?}");

@@ -434,8 +434,8 @@ async fn prove_heads(transport: Transport) {
 
 async fn prove_silence(transport: Transport) {
     for (kind, ending) in NO_ANSWER {
-        let faults = faults(&[kind], 0);
-        let heard = over(transport, served(faults.clone()), &request(COMPLETIONS, &stream_body()), Some(0)).await;
+        let (faults, open) = (faults(&[kind], 0), (*ending == Ending::Open).then_some(0));
+        let heard = over(transport, served(faults.clone()), &request(COMPLETIONS, &stream_body()), open).await;
         assert_eq!((heard.head.as_str(), heard.ending), ("", transport.ending(*ending)), "{kind} {transport:?}");
         assert_eq!(faults.current().hits(10).len(), 1);
     }

@@ -86,7 +86,7 @@ async fn metrics(server: &Server) -> String {
 /// Waits for a page of metrics with all of these beginnings of lines.
 async fn until(server: &Server, wanted: &[&str]) -> String {
     let mut page = String::new();
-    for _ in 0..500 {
+    for _ in 0..3000 {
         page = metrics(server).await;
         if wanted.iter().all(|sample| page.lines().any(|line| line.starts_with(sample))) {
             return page;

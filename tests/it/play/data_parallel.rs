@@ -1,6 +1,6 @@
 //! `play --data-parallel-size`: several engines behind one server.
 
-use std::{net::TcpListener as StdListener, num::NonZeroU32, time::Duration};
+use std::{num::NonZeroU32, time::Duration};
 
 use serde_json::{Value, json};
 use tokio::{
@@ -12,6 +12,7 @@ use vllm_vcr::play::{Config, Fleet, FleetScript, KvEventsConfig, Player, ServerO
 
 use crate::support::{
     client::{self, Answer, get, open, post},
+    free_ports,
     kv_subscriber::replayed,
     play_server::{Server, start},
     running::{Running, vcr},
@@ -72,7 +73,7 @@ fn by_rank(page: &str, family: &str) -> Vec<f64> {
 
 async fn until(server: &Server, family: &str, wanted: &[f64]) {
     let mut found = Vec::new();
-    for _ in 0..500 {
+    for _ in 0..3000 {
         found = by_rank(&metrics(server).await, family);
         if found == wanted {
             return;
@@ -138,7 +139,7 @@ async fn a_client_names_its_rank() {
 
 #[tokio::test]
 async fn choices_of_one_answer_run_on_several_ranks() {
-    let server = start(ranks(2, MS)).await;
+    let server = start(ranks(2, 10 * MS)).await;
     let request = json!({"prompt": [30, 31, 32], "max_tokens": 20, "n": 5, "ignore_eos": true, "seed": 7});
     let answer = client::send(server.address, &post("/v1/completions", &request)).await.json();
     let choices = answer["choices"].as_array().unwrap();
@@ -163,7 +164,7 @@ async fn choices_of_one_answer_run_on_several_ranks() {
 
 #[tokio::test]
 async fn pauses_and_resets_act_on_all_ranks() {
-    let server = start(ranks(2, MS)).await;
+    let server = start(ranks(2, 10 * MS)).await;
     for (rank, expected) in [("0", 0), ("1", 0), ("0", 96), ("1", 96)] {
         assert_eq!(cached(&server, rank).await, expected, "{rank}");
     }
@@ -186,18 +187,6 @@ async fn pauses_and_resets_act_on_all_ranks() {
     let size = client::send(server.address, &get("/get_world_size")).await.json();
     let without = client::send(server.address, &get("/get_world_size?include_dp=false")).await.json();
     assert_eq!((size, without), (json!({"world_size": 2}), json!({"world_size": 1})));
-}
-
-/// The first of so many free ports that follow each other.
-fn free_ports(count: u16) -> u16 {
-    (0..200)
-        .find_map(|_| {
-            let first = StdListener::bind("0.0.0.0:0").ok()?.local_addr().ok()?.port();
-            let all: Result<Vec<_>, _> =
-                (0..count).map(|at| StdListener::bind(("0.0.0.0", first.checked_add(at).unwrap_or(1)))).collect();
-            all.ok().map(|_| first)
-        })
-        .expect("free ports")
 }
 
 /// Replicas 0 and 1 of two ranks each: their events are at the first port, and the three after it.

@@ -13,6 +13,10 @@ use crate::support::{
     play_server::{Server, config, record, start},
 };
 
+/// What a server takes for anything, on a busy machine too.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server of twenty tokens with a gap before each.
 async fn server(gap: Duration) -> Server {
     let mut config = config(&[MatchBy::Next], vec![record(&[20; 20], gap, FinishReason::Stop)]);
     config.pacing = Pacing::default();
@@ -74,14 +78,14 @@ async fn new_requests_wait_until_the_server_resumes() {
     // What is refused does not wait.
     assert_eq!(said(address, "POST", "/v1/completions", r#"{"prompt":"x","model":"nope"}"#).await.0, 404);
     assert_eq!(post(address, "/resume").await, r#"{"status":"resumed"}"#);
-    let answer = timeout(Duration::from_secs(5), held).await.unwrap().unwrap();
+    let answer = timeout(PATIENCE, held).await.unwrap().unwrap();
     assert!(answer.text().contains(r#""finish_reason":"stop""#), "{}", answer.text());
     assert_eq!(get(address, "/is_paused").await, r#"{"is_paused":false}"#);
 }
 
 #[tokio::test]
 async fn a_pause_ends_what_is_on_its_way() {
-    let server = server(Duration::from_millis(100)).await;
+    let server = server(Duration::from_millis(300)).await;
     let address = server.address;
     let running = tokio::spawn(async move { send(address, "POST", "/v1/completions", COMPLETION).await });
     until(address, "generation_tokens_total", 1.0).await;
@@ -91,21 +95,21 @@ async fn a_pause_ends_what_is_on_its_way() {
         r#"{"success":true}"#
     );
     post(address, "/pause?mode=abort").await;
-    let answer = timeout(Duration::from_secs(1), running).await.unwrap().unwrap();
+    let answer = timeout(PATIENCE, running).await.unwrap().unwrap();
     assert_eq!(finish_reason(&answer), "abort");
 }
 
 #[tokio::test]
 async fn a_pause_may_hold_what_is_on_its_way_or_let_it_go_on() {
-    let server = server(Duration::from_millis(20)).await;
+    let server = server(Duration::from_millis(100)).await;
     let address = server.address;
     let running = tokio::spawn(async move { send(address, "POST", "/v1/completions", COMPLETION).await });
     until(address, "num_requests_running", 1.0).await;
     post(address, "/pause?mode=keep").await;
-    sleep(Duration::from_millis(600)).await;
+    sleep(Duration::from_millis(2200)).await;
     assert!(!running.is_finished(), "it is held");
     post(address, "/resume").await;
-    let answer = timeout(Duration::from_secs(5), running).await.unwrap().unwrap();
+    let answer = timeout(PATIENCE, running).await.unwrap().unwrap();
     assert_eq!(finish_reason(&answer), "stop");
 
     let running = tokio::spawn(async move { send(address, "POST", "/v1/completions", COMPLETION).await });
@@ -117,7 +121,7 @@ async fn a_pause_may_hold_what_is_on_its_way_or_let_it_go_on() {
 
 #[tokio::test]
 async fn requests_are_aborted_by_their_id() {
-    let server = server(Duration::from_millis(100)).await;
+    let server = server(Duration::from_millis(200)).await;
     let address = server.address;
     let running = tokio::spawn(async move {
         let headers = vec![("content-type", "application/json"), ("x-request-id", "mine")];
@@ -130,7 +134,7 @@ async fn requests_are_aborted_by_their_id() {
     until(address, "generation_tokens_total", 4.0).await;
     assert!(!running.is_finished());
     assert_eq!(abort(json!({"request_ids": ["cmpl-mine-0"]})).await.0, 200);
-    let answer = timeout(Duration::from_secs(1), running).await.unwrap().unwrap();
+    let answer = timeout(PATIENCE, running).await.unwrap().unwrap();
     assert!(answer.text().contains(r#""finish_reason":"abort""#), "{}", answer.text());
     assert_eq!(abort(json!({})).await.1, r#"{"status":"aborted","aborted":0}"#);
     let (status, body) = abort(json!({"request_ids": 5})).await;

@@ -361,7 +361,7 @@ async fn replicas_of_one_process_are_engines_of_their_own() {
         rest["kv_transfer_params"] = params;
         send(addresses[to], "/v1/completions", &rest).await;
         let mut usage = 1.0;
-        for _ in 0..500 {
+        for _ in 0..3000 {
             let page = client::send(addresses[from], &get("/metrics")).await.text();
             let line = page.lines().find(|line| line.starts_with(USAGE)).unwrap();
             usage = line.rsplit(' ').next().unwrap().parse().unwrap();

@@ -483,7 +483,7 @@ async fn a_front_end_that_comes_again_is_joined_again_and_the_end_aborts_and_say
 #[tokio::test]
 async fn an_engine_that_dies_tells_its_front_end_and_begins_anew() {
     // What follows a death at once is not seen by a server whose machine has no time for it in between.
-    let life = "- {at: 2s, replica: 0, do: die}\n- {at: 4s, replica: 0, do: start}\n";
+    let life = "- {at: 4s, replica: 0, do: die}\n- {at: 8s, replica: 0, do: start}\n";
     let step = Duration::from_millis(5);
     let times = EngineTimes::Given(StepTimes::Knobs(Knobs::constant(step, step)));
     let engine = Some(EngineConfig { times, ..EngineConfig::default() });

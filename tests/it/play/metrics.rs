@@ -58,7 +58,7 @@ async fn samples(server: &Server) -> BTreeMap<String, f64> {
 }
 
 async fn until(server: &Server, sample: &str, value: f64) {
-    for _ in 0..200 {
+    for _ in 0..2000 {
         if samples(server).await[sample] == value {
             return;
         }

@@ -91,7 +91,7 @@ async fn with_places_for_all_the_times_are_those_that_were_recorded() {
 
 #[tokio::test]
 async fn without_a_place_a_request_waits_and_keeps_its_gaps() {
-    let records = (0..2).map(|_| chunked(&[(1, 1), (400, 1), (400, 1)], 801)).collect();
+    let records = (0..2).map(|_| chunked(&[(1, 1), (1000, 1), (1000, 1)], 2001)).collect();
     let server = server(records, 1, "1").await;
     let body = json!({"prompt": [30, 31, 32], "max_tokens": 9, "stream": true});
     let mut first = client::open(server.address, &post("/v1/completions", &body)).await;
@@ -108,7 +108,7 @@ async fn without_a_place_a_request_waits_and_keeps_its_gaps() {
         assert!(rest.contains("[DONE]"));
     };
     tokio::join!(second, watch);
-    close(sum(&server, "request_decode_time").await, 2.0 * 800_000.0);
+    close(sum(&server, "request_decode_time").await, 2.0 * 2_000_000.0);
     assert!(sum(&server, "request_queue_time").await > 0.0);
     assert!(sum(&server, "time_to_first_token").await > 2.0 * 1000.0);
     assert_eq!(differences(&server).await, json!([]));

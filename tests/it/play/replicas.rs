@@ -82,11 +82,11 @@ async fn replicas_have_caches_metrics_and_engines_of_their_own() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_dies_cuts_its_streams_refuses_and_comes_back_cold() {
-    let script = "- {at: 2500ms, replica: 1, do: die}\n- {at: 3500ms, replica: 1, do: start}\n";
-    let replicas = fleet(2, script, 5 * MS).await;
+    let script = "- {at: 5s, replica: 1, do: die}\n- {at: 8s, replica: 1, do: start}\n";
+    let replicas = fleet(2, script, 10 * MS).await;
     let [first, second] = replicas.addresses[..] else { panic!() };
     assert_eq!([cached(first).await, cached(second).await, cached(second).await], [0, 0, 96]);
-    // 800 tokens take 4 seconds.
+    // 800 tokens take 8 seconds.
     let body = json!({"prompt": [5, 6], "max_tokens": 800, "ignore_eos": true, "stream": true});
     let mut stream = client::open(second, &post("/v1/completions", &body)).await;
     let mut read = Vec::new();

@@ -70,7 +70,7 @@ async fn drafts(server: &Server) -> BTreeMap<String, f64> {
 
 async fn sound(server: &Server) -> Value {
     let mut snapshot = Value::Null;
-    for _ in 0..500 {
+    for _ in 0..10_000 {
         snapshot = client::send(server.address, &get("/vcr/engine")).await.json();
         if snapshot["shown"]["unfinished"] == 0 {
             break;

@@ -2,13 +2,17 @@
 
 use std::{
     fs,
+    net::Ipv4Addr,
     process::{Command, Stdio},
 };
 
 use tokio::task::spawn_blocking;
 
 use super::proxy::{Bug, Proxy};
-use crate::support::running::{Running, vcr};
+use crate::support::{
+    free_ports,
+    running::{Running, vcr},
+};
 
 /// Runs the program before a proxy with a bug; its exit code, JUnit's file, and the folder of scripts.
 async fn proven(bug: Bug) -> (i32, String, tempfile::TempDir, Proxy) {
@@ -53,7 +57,7 @@ async fn a_failure_is_exit_code_1_and_a_script_that_shows_it() {
         return;
     }
     for (gateway, expected) in [(proxy, 1), (Proxy::start(Bug::Nothing).await, 0)] {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let free = (Ipv4Addr::LOCALHOST, free_ports(1)).into();
         gateway.upstream.send_replace(Some(free));
         let mut python = Command::new("python3");
         python.arg(&script).arg(gateway.address.to_string()).arg(free.to_string());

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage, ZmqResult};
 
 /// Time in which something has to come.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The subscriber's sockets and its picture.
 pub(crate) struct Subscriber {

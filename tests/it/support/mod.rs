@@ -19,10 +19,20 @@ pub(crate) mod tokenizers;
 pub(crate) mod traces;
 pub(crate) mod tree;
 
-use std::path::Path;
+use std::{net::TcpListener, path::Path};
 
 /// The path that most requests have.
 pub(crate) const CHAT: &str = "/v1/chat/completions";
+
+/// The first of so many free ports that follow each other. Systems give those from 32768 on to connections, so nobody takes these before
+/// they are listened at.
+pub(crate) fn free_ports(count: u16) -> u16 {
+    let is_free = |port| TcpListener::bind(("0.0.0.0", port)).is_ok();
+    std::iter::repeat_with(|| rand::random_range(21_000..32_000))
+        .take(200)
+        .find(|first| (*first..first + count).all(is_free))
+        .expect("free ports")
+}
 
 /// The text of a file.
 pub(crate) fn read(path: &Path) -> String {

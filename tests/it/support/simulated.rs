@@ -48,7 +48,7 @@ pub(crate) async fn samples(server: &Server) -> BTreeMap<String, f64> {
 
 /// Waits for samples with these values; all samples then.
 pub(crate) async fn until(server: &Server, wanted: &[(&str, f64)]) -> BTreeMap<String, f64> {
-    for _ in 0..500 {
+    for _ in 0..3000 {
         let found = samples(server).await;
         if wanted.iter().all(|(sample, value)| found.get(*sample) == Some(value)) {
             return found;

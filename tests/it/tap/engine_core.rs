@@ -309,7 +309,7 @@ async fn what_cannot_be_read_passes_and_both_ends_are_noticed() {
     // The engine goes, and its connection with it.
     between.input = as_engine();
     let mut connected = false;
-    for _ in 0..100 {
+    for _ in 0..1200 {
         connected = between.requests.send(message([vec![0, 0].into(), vec![9].into()])).await.is_ok();
         if !connected {
             break;

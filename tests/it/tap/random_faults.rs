@@ -173,7 +173,7 @@ async fn check(tap: Tapping, (left, stayed): (u64, u64), expected: &HashMap<Outc
             .sum()
     };
     let incomplete = |tap: &Tapping| tap.count("vcr_requests_not_recorded_total{reason=\"incomplete\"}");
-    for _ in 0..500 {
+    for _ in 0..3000 {
         if ended(&tap) + incomplete(&tap) == tap.count("vcr_requests_total")
             && tap.metric("vcr_exchanges_in_flight") == 0.0
         {

@@ -271,12 +271,12 @@ async fn a_connection_is_used_again_after_a_stream_unless_the_upstream_closes_it
 
 #[tokio::test]
 async fn a_client_that_leaves_takes_its_request_off_the_upstream() {
-    let (gone, mut left) = tokio::sync::mpsc::channel::<()>(1);
+    let (tells, mut told) = tokio::sync::mpsc::channel::<()>(2);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            let gone = gone.clone();
+            let tells = tells.clone();
             tokio::spawn(async move {
                 let mut seen = vec![0; 65536];
                 let count = stream.read(&mut seen).await.unwrap_or(0);
@@ -285,17 +285,18 @@ async fn a_client_that_leaves_takes_its_request_off_the_upstream() {
                     return;
                 }
                 // No answer at all: only the end of the connection is waited for.
+                let _came = tells.send(()).await;
                 while stream.read(&mut seen).await.is_ok_and(|count| count > 0) {}
-                let _nobody = gone.send(()).await;
+                let _left = tells.send(()).await;
             });
         }
     });
     let tap = Tapping::before(address).await;
     let mut client = TcpStream::connect(tap.address).await.unwrap();
     client.write_all(&post(CHAT, r#"{"stream":true}"#)).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(told.recv().await, Some(()));
     drop(client);
-    assert!(tokio::time::timeout(Duration::from_secs(10), left.recv()).await.is_ok());
+    assert!(tokio::time::timeout(Duration::from_secs(60), told.recv()).await.is_ok());
     let (_, records) = tap.sound().await;
     assert_eq!(records.iter().map(|record| record.outcome).collect::<Vec<_>>(), [Some(Outcome::ClientGone)]);
 }

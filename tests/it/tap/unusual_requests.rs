@@ -42,7 +42,7 @@ async fn a_request_that_pauses_for_too_long_gets_an_error_and_is_recorded() {
             assert!(told.body().contains("paused for 200ms"), "{}", told.body());
         }
     }
-    assert_eq!(tap.count("vcr_exchanges_total{outcome=\"timed_out\"}"), 3);
+    tap.until_is("vcr_exchanges_total{outcome=\"timed_out\"}", 3.0).await;
     let (_, records) = tap.records().await;
     let told: Vec<_> = records.iter().map(|record| (record.outcome, record.status)).collect();
     assert_eq!(told, [(Some(Outcome::TimedOut), Some(408)); 3]);

@@ -130,8 +130,8 @@ async fn limits_of_time_end_what_takes_too_long() {
     })
     .await;
     let tap = Tapping::start(silent.address, |setup| {
-        setup.reach.response_timeout = Some(Duration::from_millis(200));
-        setup.idle = Some(Duration::from_millis(200));
+        setup.reach.response_timeout = Some(Duration::from_secs(1));
+        setup.idle = Some(Duration::from_secs(1));
     })
     .await;
     let never = exchange(tap.address, &post(CHAT, r#"{"stream":true}"#)).await;

@@ -1,6 +1,6 @@
 """Official SDKs as servers behind taps: what a client sees through each tap is what it sees without one. Acceptance case 20.
 
-    run.py VLLM-VCR [PORT]
+    run.py VLLM-VCR
 
 Needs Python with the package `mcp`, and Node with `@modelcontextprotocol/sdk` in the folder that MCP_NODE_MODULES names; MCP_RMCP_SERVER
 may name the program of tests/mcp/taps/rmcp. Prints a line
@@ -23,6 +23,7 @@ HERE = pathlib.Path(__file__).parent
 sys.path.append(str(HERE.parents[1] / "sdk"))
 
 from forks import forking
+from ports import free_port
 
 PYTHON = forking("import mcp.server.mcpserver")
 
@@ -44,12 +45,15 @@ def started(command, port):
     for _ in range(600):
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5).close()
-            break
+            return process
         except urllib.error.HTTPError:
-            break
+            return process
         except OSError:
+            if process.poll() is not None:
+                break
             time.sleep(0.1)
-    return process
+    process.kill()
+    raise SystemExit(f"{command} does not answer:\n{process.communicate()[1]}")
 
 
 def client(mode, *target):
@@ -67,22 +71,27 @@ def differences(direct, through):
     return found + [("progress", direct["progress"], through["progress"])] * (direct["progress"] != through["progress"])
 
 
-def main(program, first="20210"):
-    first, folder = int(first), pathlib.Path(tempfile.mkdtemp())
-    engine = http.server.ThreadingHTTPServer(("127.0.0.1", first), Engine)
+def main(program):
+    folder = pathlib.Path(tempfile.mkdtemp())
+    engine = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Engine)
     threading.Thread(target=engine.serve_forever, daemon=True).start()
     python = [PYTHON, str(HERE / "server.py")]
-    servers = [started([*python, str(first + 1)], first + 1), started(["node", str(HERE / "server.mjs"), str(first + 2)], first + 2)]
-    urls = {"python": f"http://127.0.0.1:{first + 1}/mcp", "node": f"http://127.0.0.1:{first + 2}/mcp"}
+    commands = {"python": python, "node": ["node", str(HERE / "server.mjs")]}
     rust = os.environ.get("MCP_RMCP_SERVER")
     if rust:
-        servers.append(started([rust, str(first + 4)], first + 4))
-        urls["rmcp"] = f"http://127.0.0.1:{first + 4}/mcp"
+        commands["rmcp"] = [rust]
+    servers, urls = [], {}
+    for name, command in commands.items():
+        port = free_port()
+        servers.append(started([*command, str(port)], port))
+        urls[name] = f"http://127.0.0.1:{port}/mcp"
+    port = free_port()
+    tapped = f"http://127.0.0.1:{port}/mcp"
     cassette = folder / "all.yaml"
-    tap = [program, "tap", "--upstream", f"http://127.0.0.1:{first}", "--listen", f"127.0.0.1:{first + 3}", "--cassette", str(cassette)]
+    tap = [program, "tap", "--upstream", f"http://127.0.0.1:{engine.server_port}", "--listen", f"127.0.0.1:{port}", "--cassette", str(cassette)]
     tap += [part for name, url in urls.items() for part in ("--mcp", f"{name}={url}")]
     tap += ["--mcp-stdio", f"spawned='{PYTHON}' '{HERE / 'server.py'}' stdio"]
-    tapping = started(tap, first + 3)
+    tapping = started(tap, port)
     failed = 0
 
     def compare(what, direct, through):
@@ -94,9 +103,9 @@ def main(program, first="20210"):
     try:
         for name, url in urls.items():
             for mode in ["legacy", "auto"]:
-                compare(f"{name} over HTTP through tap, {mode}", client(mode, url), client(mode, f"http://127.0.0.1:{first + 3}/mcp/{name}"))
+                compare(f"{name} over HTTP through tap, {mode}", client(mode, url), client(mode, f"{tapped}/{name}"))
         direct = client("legacy", *python, "stdio")
-        compare("python over stdio through tap as HTTP", direct, client("legacy", f"http://127.0.0.1:{first + 3}/mcp/spawned"))
+        compare("python over stdio through tap as HTTP", direct, client("legacy", f"{tapped}/spawned"))
         compare("python over stdio through mcp-tap", direct, client("legacy", program, "mcp-tap", "--cassette", folder / "stdio.yaml", "--", *python, "stdio"))
         if rust:
             direct = client("legacy", rust, "stdio")
@@ -110,6 +119,7 @@ def main(program, first="20210"):
         notes = tapping.communicate()[1]
         for server in servers:
             server.terminate()
+            server.communicate()
     for file in sorted(folder.glob("*.yaml")):
         checked = subprocess.run([program, "cassette", "validate", str(file)], capture_output=True, text=True)
         failed += checked.returncode != 0
@@ -119,4 +129,4 @@ def main(program, first="20210"):
 
 
 if __name__ == "__main__":
-    main(str(pathlib.Path(sys.argv[1]).resolve()), *sys.argv[2:])
+    main(str(pathlib.Path(sys.argv[1]).resolve()))
