@@ -12,9 +12,7 @@ use super::{
     bounds::{apart, check_size},
     ebnf,
     patterns::{check_embedded, check_patterns},
-    schema,
-    schema::{SchemaStrictness, with_options},
-    tag,
+    schema, tag,
 };
 use api::Constraint;
 use base::cancellation::is_cancelled;
@@ -116,13 +114,13 @@ pub(super) fn readable_schema(schema: &Value) -> Result<Value, GuideError> {
         return Err(GuideError::Refused(message.to_owned()));
     }
     check_patterns(schema)?;
-    let read = |schema: &Value, reading| {
-        let schema = with_options(schema, reading);
+    let read = |schema: &Value, is_lenient| {
+        let schema = schema::with_options(schema, is_lenient);
         checked(TopLevelGrammar::from_json_schema(schema.clone())).map(|_| schema)
     };
-    let strict = match read(schema, SchemaStrictness::Strict) {
+    let strict = match read(schema, false) {
         // A part of what fits is enough, and the part that its patterns span is found sooner.
-        Ok(whole) => return Ok(read(&schema::spanned(schema), SchemaStrictness::Strict).unwrap_or(whole)),
+        Ok(whole) => return Ok(read(&schema::spanned(schema), false).unwrap_or(whole)),
         Err(reason) => reason,
     };
     // The engine leaves these to a third library, which takes nearly everything.
@@ -130,8 +128,7 @@ pub(super) fn readable_schema(schema: &Value) -> Result<Value, GuideError> {
     if schema::is_left_to_guidance(schema) && !has_patterns {
         return Err(GuideError::of_grammar(&strict));
     }
-    let lenient =
-        read(schema, SchemaStrictness::Lenient).or_else(|_| read(&schema::relaxed(schema), SchemaStrictness::Lenient));
+    let lenient = read(schema, true).or_else(|_| read(&schema::relaxed(schema), true));
     lenient.map_err(|_| if has_patterns { GuideError::Unsupported(strict) } else { GuideError::of_grammar(&strict) })
 }
 

@@ -10,11 +10,8 @@ use super::{
 pub enum KvCacheEvent<'a> {
     /// Blocks were cached.
     BlockStored(BlockStored<'a>),
-    /// A block was evicted.
-    BlockRemoved {
-        /// The hash it was cached under. Other blocks may be cached under it too.
-        block_hash: BlockHash,
-    },
+    /// A block was evicted that was cached under a hash. Other blocks may be cached under it too.
+    BlockRemoved(BlockHash),
     /// All blocks were forgotten.
     AllBlocksCleared,
 }

@@ -235,7 +235,7 @@ impl KvCacheManager {
         sequence: impl Fn(u32) -> Option<&'a Sequence> + 'a,
     ) -> impl Iterator<Item = KvCacheEvent<'a>> {
         self.events.iter().filter_map(move |event| match *event {
-            UnpublishedEvent::Removed(block_hash) => Some(KvCacheEvent::BlockRemoved { block_hash }),
+            UnpublishedEvent::Removed(hash) => Some(KvCacheEvent::BlockRemoved(hash)),
             UnpublishedEvent::Cleared => Some(KvCacheEvent::AllBlocksCleared),
             UnpublishedEvent::Stored { sequence: number, first, end } => {
                 let stored = BlockStored::new(sequence(number)?, first, end, self.config.block_size);

@@ -61,11 +61,8 @@ pub struct StepFit {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FitError {
     /// There are too few.
-    #[error("{steps} measured steps are too few to fit a model; it takes at least {FEWEST}")]
-    TooFew {
-        /// How many there are.
-        steps: usize,
-    },
+    #[error("{0} measured steps are too few to fit a model; it takes at least {FEWEST}")]
+    TooFew(usize),
     /// They took no time.
     #[error("no measured step took any time")]
     NoTime,
@@ -78,7 +75,7 @@ impl StepFit {
     /// When there are too few of them.
     pub fn of(measured: &[MeasuredStep]) -> Result<Self, FitError> {
         if measured.len() < FEWEST {
-            return Err(FitError::TooFew { steps: measured.len() });
+            return Err(FitError::TooFew(measured.len()));
         }
         let timed: Vec<&MeasuredStep> = measured.iter().filter(|step| step.seconds > 0.0).collect();
         if timed.len() < FEWEST {
@@ -314,7 +311,7 @@ mod tests {
     #[test]
     fn too_few_steps_are_an_error() {
         let step = step(StepWork { decodes: 1, ..StepWork::default() }, 0.0);
-        assert_eq!(StepFit::of(&[step; 3]), Err(FitError::TooFew { steps: 3 }));
+        assert_eq!(StepFit::of(&[step; 3]), Err(FitError::TooFew(3)));
         assert_eq!(StepFit::of(&[step; 30]), Err(FitError::NoTime));
     }
 }
