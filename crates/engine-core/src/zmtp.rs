@@ -130,6 +130,14 @@ pub fn put_frame(bytes: &mut Vec<u8>, flags: u8, length: usize) {
     }
 }
 
+/// Appends a message.
+pub fn put_message(bytes: &mut Vec<u8>, frames: &[impl AsRef<[u8]>]) {
+    for (at, frame) in (1..).zip(frames) {
+        put_frame(bytes, if at < frames.len() { MORE } else { 0 }, frame.as_ref().len());
+        bytes.extend_from_slice(frame.as_ref());
+    }
+}
+
 /// Reader of a peer's frames, within limits.
 #[derive(Debug)]
 pub struct Frames<R> {
@@ -275,10 +283,7 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     /// Where the peer is gone.
     pub async fn send(&mut self, frames: &[&[u8]]) -> io::Result<()> {
         let mut bytes = Vec::new();
-        for (at, frame) in frames.iter().enumerate() {
-            put_frame(&mut bytes, if at + 1 < frames.len() { MORE } else { 0 }, frame.len());
-            bytes.extend_from_slice(frame);
-        }
+        put_message(&mut bytes, frames);
         self.0.write_all(&bytes).await?;
         self.0.flush().await
     }
