@@ -145,30 +145,10 @@ impl ReasoningFormat {
     }
 }
 
-/// A name that stands for no parser here.
+/// A name that stands for no parser here: whether vLLM has one of that name, and the names that are known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum UnknownParser {
-    /// vLLM has none of that name either.
-    #[error("no {kind} parser is called '{name}'; there are: {known}")]
-    Unknown {
-        /// `reasoning` or `tool-call`.
-        kind: &'static str,
-        /// Requested name.
-        name: String,
-        /// The names that are known.
-        known: String,
-    },
-    /// vLLM has one that is not known here.
-    #[error("vLLM's {kind} parser '{name}' is not supported; there are: {known}")]
-    Unsupported {
-        /// `reasoning` or `tool-call`.
-        kind: &'static str,
-        /// Requested name.
-        name: String,
-        /// The names that are known.
-        known: String,
-    },
-}
+#[error("{0}; there are: {1}")]
+pub struct UnknownParser(String, String);
 
 const REASONING: [(&str, ReasoningFormat); 9] = [
     ("deepseek_r1", ReasoningFormat::DeepseekR1),
@@ -245,14 +225,15 @@ impl std::str::FromStr for ToolFormat {
     }
 }
 
-fn named<T: Copy>(name: &str, kind: &'static str, known: &[(&str, T)], others: &str) -> Result<T, UnknownParser> {
+fn named<T: Copy>(name: &str, kind: &str, known: &[(&str, T)], others: &str) -> Result<T, UnknownParser> {
     if let Some((_, format)) = known.iter().find(|(known, _)| *known == name) {
         return Ok(*format);
     }
     let known = known.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-    let name = name.to_owned();
-    if others.split(' ').any(|other| other == name) {
-        return Err(UnknownParser::Unsupported { kind, name, known });
-    }
-    Err(UnknownParser::Unknown { kind, name, known })
+    let what = if others.split(' ').any(|other| other == name) {
+        format!("vLLM's {kind} parser '{name}' is not supported")
+    } else {
+        format!("no {kind} parser is called '{name}'")
+    };
+    Err(UnknownParser(what, known))
 }

@@ -3,7 +3,7 @@
 use super::{
     deepseek::{CallFormat, Deepseek},
     delta::{CallIds, Delta, DeltaContent, ParsedCall},
-    engine::{Calls, Duty, EngineParser, Grammar, MIMO, QWEN3, SEED_OSS, STEP3P5},
+    engine::{Duty, EngineParser, Grammar, MIMO, QWEN3, SEED_OSS, STEP3P5},
     hermes::{self, Hermes},
     llama::{self, Llama},
     names::{Parsing, ToolChoice, ToolFormat},
@@ -89,8 +89,7 @@ fn grammar(format: ToolFormat, vocabulary: &Vocabulary) -> &'static Grammar {
 fn engine(grammar: &'static Grammar, parsing: &Parsing, vocabulary: &Vocabulary) -> EngineParser {
     let duty = if parsing.formats.reasoning.is_some() { Duty::Calls } else { Duty::CallsAlone };
     let drops = parsing.choice == ToolChoice::None && !parsing.functions.is_empty();
-    let calls = if drops { Calls::Dropped } else { Calls::Sent };
-    EngineParser::new(grammar, vocabulary, duty).calling(&parsing.functions, calls)
+    EngineParser::new(grammar, vocabulary, duty).calling(&parsing.functions, drops)
 }
 
 /// The calls of a whole answer, and what is left of its text; `None` where the format finds no calls.

@@ -184,7 +184,7 @@ fn content_part(part: &Value, takes_media: bool) -> Result<Option<ContentPart>, 
 
 fn refusal_of(kind: &str) -> PromptError {
     if MEDIA.contains(&kind) {
-        return PromptError::NotMultimodal { kind: kind.to_owned() };
+        return PromptError::NotMultimodal(kind.to_owned());
     }
     let mut supported: Vec<&str> = MEDIA.into_iter().chain(TEXT).collect();
     supported.sort_unstable();

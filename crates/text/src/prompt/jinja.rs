@@ -57,14 +57,14 @@ pub(super) fn rejected(error: &Error) -> PromptError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(current) = cause {
         if let Some(Raised(reason)) = current.downcast_ref() {
-            return PromptError::Rejected { reason: reason.clone() };
+            return PromptError::Rejected(reason.clone());
         }
         if let Some(too_long) = current.downcast_ref::<io::Error>() {
-            return PromptError::Rejected { reason: too_long.to_string() };
+            return PromptError::Rejected(too_long.to_string());
         }
         cause = current.source();
     }
-    PromptError::Rejected { reason: error.to_string() }
+    PromptError::Rejected(error.to_string())
 }
 
 fn strftime_now(format: &str) -> Result<String, Error> {

@@ -178,9 +178,8 @@ impl ChatTemplate {
 
     fn choose(&self, with_tools: bool) -> Result<&CompiledTemplate, PromptError> {
         let tool_use = self.tool_use.as_ref().filter(|_| with_tools);
-        tool_use.or(self.default.as_ref()).ok_or_else(|| PromptError::Rejected {
-            reason: "this tokenizer has a chat template for tools only; pass a default one".to_owned(),
-        })
+        let message = "this tokenizer has a chat template for tools only; pass a default one";
+        tool_use.or(self.default.as_ref()).ok_or_else(|| PromptError::Rejected(message.to_owned()))
     }
 }
 
@@ -206,7 +205,7 @@ fn without_generation_tags(source: &str) -> String {
 
 /// Puts the tag at the end of the last message and returns its text.
 fn mark_final(messages: &mut [Value], source: &str) -> Result<String, PromptError> {
-    let reject = |reason: &str| PromptError::Rejected { reason: reason.to_owned() };
+    let reject = |reason: &str| PromptError::Rejected(reason.to_owned());
     if !source.contains("content") {
         return Err(reject(
             "continue_final_message is set to \"content\" but this is not an accepted field in the chat_template",
@@ -232,13 +231,12 @@ fn mark_final(messages: &mut [Value], source: &str) -> Result<String, PromptErro
 fn cut_at_tag(rendered: &str, message: &str) -> Result<String, PromptError> {
     let tag = rendered.rfind(CONTINUE_TAG.trim_end()).filter(|_| rendered.contains(message.trim()));
     let Some(kept) = tag.and_then(|at| rendered.get(..at)) else {
-        return Err(PromptError::Rejected {
-            reason:
-                "continue_final_message is set but the final message does not appear in the chat after applying the \
+        return Err(PromptError::Rejected(
+            "continue_final_message is set but the final message does not appear in the chat after applying the \
                      chat template! This can happen if the chat template deletes portions of the final message. Please \
                      verify the chat template and final message in your chat to ensure they are compatible."
-                    .to_owned(),
-        });
+                .to_owned(),
+        ));
     };
     let spaced = rendered.get(kept.len()..).is_some_and(|end| end.starts_with(CONTINUE_TAG));
     Ok(if spaced { kept } else { kept.trim_end() }.to_owned())
@@ -281,7 +279,7 @@ mod tests {
             "{% for m in messages %}{% for p in m.content %}<{{ p.type }}:{{ p.text }}>{% endfor %}{% endfor %}";
         assert_eq!(render(listing, &messages, |_| {}).unwrap(), "<text:a><text:b>");
         let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]);
-        assert!(matches!(render(PLAIN, &image, |_| {}), Err(PromptError::NotMultimodal { .. })));
+        assert!(matches!(render(PLAIN, &image, |_| {}), Err(PromptError::NotMultimodal(_))));
     }
 
     #[test]
@@ -301,7 +299,7 @@ mod tests {
         let trimming = PLAIN.replace("m.content", "m.content | trim");
         assert_eq!(render(&trimming, &messages, open).unwrap(), "[user] q\n[assistant] so far");
         let dropping = "{{ messages[0].content }}";
-        assert!(matches!(render(dropping, &messages, open), Err(PromptError::Rejected { .. })));
+        assert!(matches!(render(dropping, &messages, open), Err(PromptError::Rejected(_))));
     }
 
     #[test]
@@ -318,7 +316,7 @@ mod tests {
     fn a_template_speaks_for_itself() {
         let messages = json!([{"role": "user", "content": "q"}]);
         match render("{{ raise_exception('roles must alternate') }}", &messages, |_| {}) {
-            Err(PromptError::Rejected { reason }) => assert_eq!(reason, "roles must alternate"),
+            Err(PromptError::Rejected(reason)) => assert_eq!(reason, "roles must alternate"),
             other => panic!("{other:?}"),
         }
         let marked = "{{ bos_token }}{%- generation -%} {{ messages[0]['content'] }} {%- endgeneration %}";
@@ -354,7 +352,7 @@ mod tests {
             ("{% set a = 'a' * 1000000 %}{% for n in range(1000) %}{{ a }}{% endfor %}", "text"),
         ] {
             match limited(source) {
-                Err(PromptError::Rejected { reason: given }) => assert!(given.contains(reason), "{source}: {given}"),
+                Err(PromptError::Rejected(given)) => assert!(given.contains(reason), "{source}: {given}"),
                 other => panic!("{source}: {:?}", other.map(|text| text.len())),
             }
         }

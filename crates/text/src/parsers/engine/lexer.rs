@@ -17,13 +17,6 @@ pub(super) enum Lexeme {
     Text(String),
 }
 
-/// Position in the stream: more text may come, or not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rest {
-    More,
-    Nothing,
-}
-
 impl Lexer {
     pub(super) fn new(literals: Vec<(Mark, String)>) -> Self {
         let mut firsts: Vec<char> = literals.iter().filter_map(|(_, text)| text.chars().next()).collect();
@@ -35,21 +28,21 @@ impl Lexer {
     /// Takes more text; what may be the start of a literal waits for the next.
     pub(super) fn push(&mut self, text: &str) -> Vec<Lexeme> {
         self.held.push_str(text);
-        self.cut(Rest::More)
+        self.cut(true)
     }
 
     /// Returns the text that was held back.
     pub(super) fn flush(&mut self) -> Vec<Lexeme> {
-        self.cut(Rest::Nothing)
+        self.cut(false)
     }
 
-    fn cut(&mut self, rest: Rest) -> Vec<Lexeme> {
+    fn cut(&mut self, may_go_on: bool) -> Vec<Lexeme> {
         let held = std::mem::take(&mut self.held);
         let mut left = held.as_str();
         let mut found = Vec::new();
         while !left.is_empty() {
             let is_begun = |(_, text): &(Mark, String)| text.len() > left.len() && text.starts_with(left);
-            if rest == Rest::More && self.literals.iter().any(is_begun) {
+            if may_go_on && self.literals.iter().any(is_begun) {
                 break;
             }
             let whole = self.literals.iter().filter(|(_, text)| left.starts_with(text.as_str()));

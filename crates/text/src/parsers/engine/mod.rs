@@ -27,19 +27,13 @@ use grammar::ParserState;
 use machine::{Machine, MachineEvent};
 use slots::CallSlots;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Calls {
-    Sent,
-    Dropped,
-}
-
 /// One reader of an answer.
 #[derive(Debug)]
 pub(super) struct EngineParser {
     grammar: &'static Grammar,
     machine: Machine,
     slots: CallSlots,
-    calls: Calls,
+    drops_calls: bool,
     /// White space that only counts if text or no call follows, and text behind calls.
     deferred: String,
     deferred_reasoning: String,
@@ -53,7 +47,7 @@ impl EngineParser {
             grammar,
             machine: Machine::new(grammar, vocabulary, duty),
             slots: CallSlots::new(grammar, Arc::default()),
-            calls: Calls::Sent,
+            drops_calls: false,
             deferred: String::new(),
             deferred_reasoning: String::new(),
             has_text: false,
@@ -61,9 +55,9 @@ impl EngineParser {
         }
     }
 
-    pub(super) fn calling(mut self, functions: &Arc<[Function]>, calls: Calls) -> Self {
+    pub(super) fn calling(mut self, functions: &Arc<[Function]>, drops_calls: bool) -> Self {
         self.slots = CallSlots::new(self.grammar, Arc::clone(functions));
-        self.calls = calls;
+        self.drops_calls = drops_calls;
         self
     }
 
@@ -99,7 +93,7 @@ impl EngineParser {
                 MachineEvent::Text(text) => content.push_str(&text),
                 MachineEvent::Reasoning(text) => reasoning.push_str(&text),
                 MachineEvent::ReasoningEnd => self.reasoning_ended = true,
-                _ if self.calls == Calls::Dropped => {}
+                _ if self.drops_calls => {}
                 event => {
                     has_call = true;
                     self.slots.take(event, &mut calls, made);

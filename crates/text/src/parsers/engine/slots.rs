@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::{
-    arguments::{self, Breaks, CallProgress},
+    arguments,
     grammar::{Arguments, Grammar},
     machine::MachineEvent,
     schema,
@@ -105,7 +105,7 @@ impl CallSlots {
             return Some(raw.to_owned()).filter(|raw| !raw.is_empty());
         }
         let slot = self.slots.get(index)?;
-        let json = self.fixed(&slot.name, self.object(slot, CallProgress::Partial));
+        let json = self.fixed(&slot.name, self.object(slot, false));
         let slot = self.slots.get_mut(index)?;
         let stable = arguments::stable(&json, slot.string_keys.as_deref());
         let fresh = stable.strip_prefix(slot.sent.as_str()).filter(|fresh| !fresh.is_empty())?.to_owned();
@@ -119,7 +119,7 @@ impl CallSlots {
             return None;
         }
         let slot = self.slots.get(index)?;
-        let json = self.fixed(&slot.name, self.object(slot, CallProgress::Whole));
+        let json = self.fixed(&slot.name, self.object(slot, true));
         let slot = self.slots.get_mut(index)?;
         if json.chars().count() <= slot.sent.chars().count() {
             return None;
@@ -129,10 +129,9 @@ impl CallSlots {
         Some(fresh)
     }
 
-    fn object(&self, slot: &CallSlot, extent: CallProgress) -> JsonValue {
+    fn object(&self, slot: &CallSlot, is_whole: bool) -> JsonValue {
         let is_verbatim = self.grammar.arguments == Arguments::VerbatimParameters;
-        let breaks = if is_verbatim { Breaks::Value } else { Breaks::Format };
-        JsonValue::Object(arguments::members(&slot.body, extent, breaks))
+        JsonValue::Object(arguments::members(&slot.body, is_whole, is_verbatim))
     }
 
     /// Arguments of the types in the function's schema.
@@ -152,7 +151,7 @@ impl CallSlots {
                 _ if slot.body.trim().is_empty() => (name.to_owned(), "{}".to_owned()),
                 Arguments::Parameters | Arguments::VerbatimParameters if name.is_empty() => enveloped(slot.body.trim()),
                 Arguments::Parameters | Arguments::VerbatimParameters => {
-                    (name.to_owned(), self.object(slot, CallProgress::Whole).write())
+                    (name.to_owned(), self.object(slot, true).write())
                 }
                 Arguments::Object => (name.to_owned(), first_value(slot.body.trim())),
             };
