@@ -44,13 +44,6 @@ impl GuideError {
             target.map(|(_, target)| format!("Pointer '{}' does not exist", target.trim_end_matches(['.', '\''])));
         Self::Refused(format!("Grammar error: {}", missing.as_deref().unwrap_or(reason)))
     }
-
-    /// That EBNF is none, in the words of what reads it.
-    pub(super) fn of_ebnf(reason: &str) -> Self {
-        Self::Refused(format!(
-            "Invalid grammar specification: Failed to convert the grammar from GBNF to Lark: {reason}"
-        ))
-    }
 }
 
 /// Checks that a constraint is one that the engine takes.
@@ -72,16 +65,15 @@ pub(super) fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, GuideE
         Constraint::Regex(regex) => of_regex(regex),
         Constraint::Choice(choices) => {
             let choices: Vec<String> = choices.iter().map(|choice| literal(choice)).collect();
-            checked(TopLevelGrammar::from_lark(format!("start: {}", choices.join(" | "))))
-                .map_err(|reason| GuideError::of_grammar(&reason))
+            of_lark(format!("start: {}", choices.join(" | ")))
         }
         Constraint::Grammar(text) if is_lark(text) => {
             check_embedded(text)?;
-            checked(TopLevelGrammar::from_lark(text.clone())).map_err(|reason| GuideError::of_grammar(&reason))
+            of_lark(text.clone())
         }
         Constraint::Grammar(text) => {
-            let lark = ebnf::lark(text).map_err(|error| GuideError::of_ebnf(&error.to_string()))?;
-            checked(TopLevelGrammar::from_lark(lark)).map_err(|reason| GuideError::of_grammar(&reason))
+            let failed = "Invalid grammar specification: Failed to convert the grammar from GBNF to Lark";
+            of_lark(ebnf::lark(text).map_err(|error| GuideError::Refused(format!("{failed}: {error}")))?)
         }
         Constraint::StructuralTag(tag) => {
             let lark = tag::lark(tag)?;
@@ -99,6 +91,10 @@ fn checked(grammar: TopLevelGrammar) -> Result<TopLevelGrammar, String> {
         ValidationResult::Error(reason) => Err(reason),
         ValidationResult::Valid | ValidationResult::Warnings(_) => Ok(grammar),
     }
+}
+
+fn of_lark(lark: String) -> Result<TopLevelGrammar, GuideError> {
+    checked(TopLevelGrammar::from_lark(lark)).map_err(|reason| GuideError::of_grammar(&reason))
 }
 
 fn of_schema(schema: &Value) -> Result<TopLevelGrammar, GuideError> {
@@ -134,8 +130,7 @@ pub(super) fn readable_schema(schema: &Value) -> Result<Value, GuideError> {
 
 fn of_regex(regex: &str) -> Result<TopLevelGrammar, GuideError> {
     if regex.is_empty() {
-        return checked(TopLevelGrammar::from_lark("start: \"\"".to_owned()))
-            .map_err(|reason| GuideError::of_grammar(&reason));
+        return of_lark("start: \"\"".to_owned());
     }
     checked(TopLevelGrammar::from_regex(regex)).or_else(|reason| {
         // An expression spans the whole text, so anchors at its ends have no effect; the engine takes them.

@@ -3,18 +3,16 @@
 use std::{fmt, sync::Arc};
 
 use llguidance::{ParserFactory, TokenParser, api::GrammarInit};
-use tokio::time::Instant;
 use toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 
 use super::{
     bounds,
-    draw::{DrawLimits, Drawing, Made, TextEnd, late, left},
+    draw::{DrawLimits, Drawing, Made, TextEnd},
     grammar::{GuideError, grammar},
     lexer,
 };
 use crate::synthetic::SyntheticKey;
 use api::Constraint;
-use base::cancellation::is_cancelled;
 use text::prompt::Tokenizer;
 
 /// Texts that close something, in the order in which they are tried. The order is for JSON: in it everything that is
@@ -94,13 +92,8 @@ impl Guide {
     /// [`GuideError::Unsupported`] for a constraint that is beyond this module, takes longer than there is time, or is
     /// wanted no more.
     pub fn draw(&self, constraint: &Constraint, key: SyntheticKey, room: DrawLimits) -> Result<Made, GuideError> {
-        if room.until <= Instant::now() {
-            return Err(late());
-        }
         // A grammar is not read for nothing.
-        if is_cancelled() {
-            return Err(left());
-        }
+        room.check()?;
         bounds::apart(|| self.draw_here(constraint, key, room))
     }
 
