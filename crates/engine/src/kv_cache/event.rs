@@ -49,8 +49,8 @@ impl<'a> BlockStored<'a> {
             parent_block_hash: first.checked_sub(1).and_then(|before| sequence.hashes(before, first).first()),
             token_ids: sequence.tokens(first, end, block_size),
             block_size,
-            lora: sequence.lora(),
-            session_id: sequence.session_id(),
+            lora: sequence.lora.as_deref(),
+            session_id: sequence.session_id.as_deref(),
             keys: sequence.extra_keys(first),
         }
     }

@@ -74,7 +74,7 @@ impl KvCacheManager {
 
     /// Sets whether no block is free from now on, as if others had taken them: nothing is admitted, and what needs a block is preempted.
     pub fn set_exhausted(&mut self, is_exhausted: bool) {
-        self.pool.set_exhausted(is_exhausted);
+        self.pool.is_exhausted = is_exhausted;
     }
 
     /// Finds the cached prefix of a sequence without blocks, for [`KvCacheManager::admit`]; gives its tokens. Its last token
@@ -83,7 +83,7 @@ impl KvCacheManager {
         self.hits.clear();
         if reads && self.config.enable_prefix_caching {
             let block_size = self.config.block_size;
-            for block in 0..sequence.num_tokens().saturating_sub(1) / block_size {
+            for block in 0..sequence.num_tokens.saturating_sub(1) / block_size {
                 let hash = sequence.block_hash(block, &mut self.hasher, block_size);
                 let Some(cached) = self.pool.get_cached_block(&hash) else { break };
                 self.hits.push(cached);
@@ -105,7 +105,7 @@ impl KvCacheManager {
     /// Gives a sequence, known to events by a number, the cached prefix that was found last and blocks up to `num_slots` places, of
     /// which `num_tokens` are filled. Does nothing and returns false unless these and all tokens that it has now would fit.
     pub fn admit(&mut self, number: u32, sequence: &mut Sequence, num_tokens: usize, num_slots: usize) -> bool {
-        if !self.fits(sequence.num_tokens().max(num_slots), 0) {
+        if !self.fits(sequence.num_tokens.max(num_slots), 0) {
             return false;
         }
         self.take_hits(sequence);
@@ -115,11 +115,11 @@ impl KvCacheManager {
     /// Gives a sequence the cached prefix that was found last and blocks for all other tokens, which are cached by
     /// `settle`. Does nothing and returns false unless they fit and leave so many blocks free.
     pub(crate) fn admit_loaded(&mut self, sequence: &mut Sequence, reserved: usize) -> bool {
-        if !self.fits(sequence.num_tokens(), reserved) {
+        if !self.fits(sequence.num_tokens, reserved) {
             return false;
         }
         self.take_hits(sequence);
-        self.extend(sequence, sequence.num_tokens().div_ceil(self.config.block_size))
+        self.extend(sequence, sequence.num_tokens.div_ceil(self.config.block_size))
     }
 
     /// Whether so many tokens would fit with the cached prefix that was found last, and leave so many blocks free.
@@ -172,7 +172,7 @@ impl KvCacheManager {
         if !has_room && !self.extend(sequence, num_slots.div_ceil(self.config.block_size)) {
             return false;
         }
-        self.settle(number, sequence, num_tokens.min(sequence.num_tokens()));
+        self.settle(number, sequence, num_tokens.min(sequence.num_tokens));
         true
     }
 
@@ -221,7 +221,7 @@ impl KvCacheManager {
 
     /// Sets the time that evictions are measured by, from any zero.
     pub fn set_now(&mut self, now: Duration) {
-        self.residency.iter_mut().for_each(|residency| residency.set_now(now));
+        self.residency.iter_mut().for_each(|residency| residency.now = now);
     }
 
     /// The evictions of sampled blocks since the last call.

@@ -1,7 +1,7 @@
 //! The second half of a step: waiting requests start to run.
 
 use super::{
-    ScheduledAs, ScheduledRequest, Scheduler, Slot,
+    ScheduledAs, Scheduler, Slot,
     pause::PauseState,
     request::{FetchStage, RequestStatus},
 };
@@ -60,7 +60,7 @@ impl Scheduler {
     /// Gives a waiting request its blocks and its first tokens.
     fn admit(&mut self, slot: Slot, budget: usize, threshold: usize) -> AdmissionOutcome {
         // One that has received its prompt has its blocks.
-        let is_new = self.requests[slot].sequence.blocks().is_empty();
+        let is_new = self.requests[slot].sequence.blocks.is_empty();
         let num_computed_tokens = if is_new { self.look_up(slot) } else { self.requests[slot].num_computed_tokens };
         if self.requests[slot].is_to_receive() {
             return if self.begin_load(slot, num_computed_tokens) {
@@ -69,7 +69,7 @@ impl Scheduler {
                 AdmissionOutcome::Waits
             };
         }
-        let wanted = self.requests[slot].sequence.num_tokens() - num_computed_tokens;
+        let wanted = self.requests[slot].sequence.num_tokens - num_computed_tokens;
         let padded = if wanted == 1 { self.padded(num_computed_tokens, budget) } else { None };
         if padded == Some(0) {
             return AdmissionOutcome::Waits;
@@ -92,11 +92,11 @@ impl Scheduler {
         if is_new {
             self.count_lookup(slot, num_computed_tokens, 0);
             // What a step computes of a prompt that was received is a decode.
-            self.requests[slot].prefill = num_computed_tokens..self.requests[slot].sequence.num_tokens();
+            self.requests[slot].prefill = num_computed_tokens..self.requests[slot].sequence.num_tokens;
         }
         self.run(slot, num_computed_tokens, num_tokens);
         let request = &mut self.requests[slot];
-        request.is_prefill_chunk = end < request.sequence.num_tokens();
+        request.is_prefill_chunk = end < request.sequence.num_tokens;
         request.drafts.scheduled = if padded.is_some() { num_tokens - 1 } else { 0 };
         request.drafts.is_padding = padded.is_some();
         AdmissionOutcome::Runs(num_tokens)
@@ -111,7 +111,7 @@ impl Scheduler {
         }
         let receives = request.is_to_receive();
         if request.num_preemptions == 0 {
-            let external = if receives { request.sequence.num_tokens() - num_tokens } else { 0 };
+            let external = if receives { request.sequence.num_tokens - num_tokens } else { 0 };
             request.num_cached_tokens = Some(num_tokens + external);
             request.num_external_tokens = external;
         }
@@ -123,7 +123,7 @@ impl Scheduler {
     pub(super) fn count_lookup(&mut self, slot: Slot, num_cached_tokens: usize, num_external_tokens: usize) {
         let request = &self.requests[slot];
         let is_preempted = request.status == RequestStatus::Preempted;
-        let num_tokens = request.sequence.num_tokens();
+        let num_tokens = request.sequence.num_tokens;
         let stats = &mut self.decisions.stats;
         if !request.skips_cache && self.kv_cache_manager.config().enable_prefix_caching {
             stats.prefix_cache_stats.record(num_tokens, num_cached_tokens, is_preempted);
@@ -141,39 +141,21 @@ impl Scheduler {
         request.status = RequestStatus::Running;
         request.transfer.receives = false;
         request.num_computed_tokens = num_computed_tokens;
-        let (request_id, prefill_tokens) = (request.id, request.prefill.len());
         let scheduled_as = if is_preempted { ScheduledAs::Resumed } else { ScheduledAs::New };
-        self.decisions.scheduled.push(ScheduledRequest {
-            request_id,
-            slot,
-            num_tokens,
-            num_computed_tokens,
-            prefill_tokens,
-            scheduled_as,
-        });
+        self.give_tokens(slot, num_computed_tokens, num_tokens, scheduled_as);
         self.pop_waiting(slot);
         self.set_deferred(slot, false);
         self.set_fetch_stage(slot, None);
         self.running.push(slot);
-        self.count_lora(slot);
+        self.scheduled_loras.extend(self.requests[slot].lora());
     }
 
     /// Counts the adapters of the running requests that this step has scheduled.
     fn count_loras(&mut self) {
         self.scheduled_loras.clear();
         if self.config.max_loras > 0 {
-            for at in 0..self.decisions.scheduled.len() {
-                let Some(scheduled) = self.decisions.scheduled.get(at) else { break };
-                self.count_lora(scheduled.slot);
-            }
-        }
-    }
-
-    fn count_lora(&mut self, slot: Slot) {
-        if let Some(lora) = self.requests[slot].lora()
-            && !self.scheduled_loras.contains(&lora)
-        {
-            self.scheduled_loras.push(lora);
+            let loras = self.decisions.scheduled.iter().filter_map(|scheduled| self.requests[scheduled.slot].lora());
+            self.scheduled_loras.extend(loras);
         }
     }
 

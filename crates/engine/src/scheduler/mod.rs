@@ -36,7 +36,7 @@ pub use pause::PauseState;
 pub use request::{KvTransfer, Rejection, Request, RequestId};
 pub use speculation::Speculation;
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use self::{
     request::{FetchStage, RequestStatus, Slot},
@@ -63,7 +63,7 @@ pub struct Scheduler {
     /// Those that the current scan has skipped.
     skipped: Vec<Slot>,
     /// Adapters of what the current step has scheduled.
-    scheduled_loras: Vec<u32>,
+    scheduled_loras: BTreeSet<u32>,
     /// Whether this step computes a part of a prompt of a running request.
     is_prefill_scheduled: bool,
     acceptance: Acceptance,
@@ -96,7 +96,7 @@ impl Scheduler {
             running: Vec::new(),
             num_deferred: 0,
             skipped: Vec::new(),
-            scheduled_loras: Vec::new(),
+            scheduled_loras: BTreeSet::new(),
             is_prefill_scheduled: false,
             pause: PauseState::default(),
             preempted_by_reset: Vec::new(),
@@ -156,11 +156,7 @@ impl Scheduler {
                 of_waiting += 1;
                 self.set_deferred(slot, false);
             }
-            if self.is_receiving(slot) {
-                self.hold(slot);
-            } else {
-                self.finish(slot);
-            }
+            self.finish(slot, self.is_receiving(slot));
         }
         self.forget_finished(of_running > 0);
         if of_waiting > 0 {
@@ -190,7 +186,7 @@ impl Scheduler {
         for scheduled in &self.decisions.scheduled {
             let request = &mut self.requests[scheduled.slot];
             request.num_computed_tokens += scheduled.num_tokens;
-            request.is_prefill_chunk = request.num_computed_tokens < request.sequence.num_tokens();
+            request.is_prefill_chunk = request.num_computed_tokens < request.sequence.num_tokens;
         }
         &self.decisions
     }
@@ -214,7 +210,7 @@ impl Scheduler {
         self.requests
             .slot(id)
             .or_else(|| self.requests.held_slot(id))
-            .map_or(&[], |slot| self.requests[slot].sequence.blocks())
+            .map_or(&[], |slot| &self.requests[slot].sequence.blocks)
     }
 
     /// What the last step changed in the prefix cache, where events are enabled.
@@ -247,17 +243,14 @@ impl Scheduler {
         self.waiting.len() + self.kv_holding.len()
     }
 
-    /// Releases the blocks of a request that is in no queue any more. Its tokens stay until the next step, for its events.
-    fn finish(&mut self, slot: Slot) {
+    /// Ends a request that is in no queue any more. It keeps its blocks until its transfer ends, or releases them; its tokens stay until the
+    /// next step, for its events.
+    fn finish(&mut self, slot: Slot, keeps_blocks: bool) {
         self.set_fetch_stage(slot, None);
-        self.kv_cache_manager.free(&mut self.requests[slot].sequence);
-        self.requests.finish(slot);
-    }
-
-    /// Ends a request that is in no queue any more, but keeps its blocks until its transfer ends.
-    fn hold(&mut self, slot: Slot) {
-        self.set_fetch_stage(slot, None);
-        self.requests.hold(slot);
+        if !keeps_blocks {
+            self.kv_cache_manager.free(&mut self.requests[slot].sequence);
+        }
+        self.requests.finish(slot, keeps_blocks);
     }
 }
 

@@ -95,7 +95,7 @@ impl Acceptance {
 impl RequestState {
     /// Draft tokens that are accepted where the tokens come in recorded bursts; `None` where they do not.
     fn recorded_acceptance(&self, drafted: usize) -> Option<usize> {
-        let sampled = self.sequence.num_tokens() - self.sequence.num_prompt_tokens();
+        let sampled = self.sequence.num_tokens - self.sequence.num_prompt_tokens;
         let next = self.burst_ends.partition_point(|end| *end <= sampled);
         let end = if self.burst_ends.is_empty() { None } else { Some(self.burst_ends.get(next)) }?;
         // Behind the last burst, and in longer ones, everything is.
@@ -129,7 +129,7 @@ impl Scheduler {
     /// Notes which of the waiting drafts of a request a step checks, of which it computes tokens up to a place.
     pub(super) fn schedule_drafts(&mut self, slot: Slot, end: usize) {
         let request = &mut self.requests[slot];
-        let drafted = end.saturating_sub(request.sequence.num_tokens());
+        let drafted = end.saturating_sub(request.sequence.num_tokens);
         request.drafts = Drafts { waiting: 0, scheduled: drafted.min(request.drafts.waiting), is_padding: false };
     }
 

@@ -116,7 +116,7 @@ type Weighted<'a> = (&'a MeasuredStep, f64);
 
 /// The coefficients with the least squared relative errors, found in rounds: weights come from the model of the round before.
 fn fitted(measured: &[&MeasuredStep]) -> LinearModel {
-    let mean = measured.iter().map(|step| step.seconds).sum::<f64>() / count(measured.len());
+    let mean = measured.iter().map(|step| step.seconds).sum::<f64>() / measured.len() as f64;
     let mut weighted: Vec<Weighted<'_>> = measured.iter().map(|step| (*step, 1.0 / (mean * mean))).collect();
     let mut model = least_squares(&weighted);
     for _ in 0..ROUNDS {
@@ -128,10 +128,6 @@ fn fitted(measured: &[&MeasuredStep]) -> LinearModel {
         model = least_squares(&weighted);
     }
     model
-}
-
-fn count(steps: usize) -> f64 {
-    steps.max(1) as f64
 }
 
 /// The coefficients with the least weighted squares: terms whose coefficient would be negative are left out, the most
