@@ -47,9 +47,6 @@ pub fn read<'a, B: Build<'a>>(text: &'a str, deepest: usize, build: &mut B) -> R
 }
 
 /// `raw_decode`: the value that a text begins with, and its bytes.
-///
-/// # Errors
-/// As [`read`].
 pub(crate) fn read_first<'a, B: Build<'a>>(
     text: &'a str,
     deepest: usize,

@@ -2,27 +2,29 @@
 
 use std::sync::Arc;
 
-/// Format of reasoning.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReasoningFormat {
-    /// `<think>…</think>`, reasoning from the start on; a tool call ends it too.
-    Qwen3,
-    /// As [`Self::Qwen3`], in `<seed:think>…</seed:think>`.
-    SeedOss,
-    /// As [`Self::Qwen3`].
-    Mimo,
-    /// As [`Self::Qwen3`], always thinking, and without white space at the reasoning's end.
-    Step3p5,
-    /// `[THINK]…[/THINK]`, anywhere; a tool call ends it too.
-    Mistral,
-    /// `<think>…</think>`, reasoning from the start on.
-    DeepseekR1,
-    /// As [`Self::DeepseekR1`] where the request asks for thinking; else nothing is reasoning.
-    DeepseekV3,
-    /// As [`Self::DeepseekV3`], but thinking unless the request turns it off.
-    Holo2,
-    /// `Here is my thought process: … Here is my response: …`
-    Granite,
+base::named! {
+    /// Format of reasoning.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ReasoningFormat {
+        /// `<think>…</think>`, reasoning from the start on.
+        DeepseekR1 = "deepseek_r1",
+        /// As [`Self::DeepseekR1`] where the request asks for thinking; else nothing is reasoning.
+        DeepseekV3 = "deepseek_v3",
+        /// `Here is my thought process: … Here is my response: …`
+        Granite = "granite",
+        /// As [`Self::DeepseekV3`], but thinking unless the request turns it off.
+        Holo2 = "holo2",
+        /// As [`Self::Qwen3`].
+        Mimo = "mimo",
+        /// `[THINK]…[/THINK]`, anywhere; a tool call ends it too.
+        Mistral = "mistral",
+        /// `<think>…</think>`, reasoning from the start on; a tool call ends it too.
+        Qwen3 = "qwen3",
+        /// As [`Self::Qwen3`], in `<seed:think>…</seed:think>`.
+        SeedOss = "seed_oss",
+        /// As [`Self::Qwen3`], always thinking, and without white space at the reasoning's end.
+        Step3p5 = "step3p5",
+    }
 }
 
 /// Format of tool calls.
@@ -150,18 +152,6 @@ impl ReasoningFormat {
 #[error("{0}; there are: {1}")]
 pub struct UnknownParser(String, String);
 
-const REASONING: [(&str, ReasoningFormat); 9] = [
-    ("deepseek_r1", ReasoningFormat::DeepseekR1),
-    ("deepseek_v3", ReasoningFormat::DeepseekV3),
-    ("granite", ReasoningFormat::Granite),
-    ("holo2", ReasoningFormat::Holo2),
-    ("mimo", ReasoningFormat::Mimo),
-    ("mistral", ReasoningFormat::Mistral),
-    ("qwen3", ReasoningFormat::Qwen3),
-    ("seed_oss", ReasoningFormat::SeedOss),
-    ("step3p5", ReasoningFormat::Step3p5),
-];
-
 const TOOLS: [(&str, ToolFormat); 12] = [
     ("deepseek_v3", ToolFormat::DeepseekV3),
     ("deepseek_v31", ToolFormat::DeepseekV31),
@@ -195,11 +185,6 @@ impl ReasoningFormat {
     pub(super) fn is_engine(self) -> bool {
         matches!(self, Self::Qwen3 | Self::Mimo | Self::Step3p5 | Self::SeedOss | Self::Mistral)
     }
-
-    /// vLLM's names of the reasoning parsers that are known here.
-    pub fn names() -> impl Iterator<Item = &'static str> {
-        REASONING.iter().map(|(name, _)| *name)
-    }
 }
 
 impl ToolFormat {
@@ -213,7 +198,7 @@ impl std::str::FromStr for ReasoningFormat {
     type Err = UnknownParser;
 
     fn from_str(name: &str) -> Result<Self, UnknownParser> {
-        named(name, "reasoning", &REASONING, OTHER_REASONING)
+        named(name, "reasoning", &Self::ALL.map(|format| (format.name(), format)), OTHER_REASONING)
     }
 }
 

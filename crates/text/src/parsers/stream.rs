@@ -32,7 +32,7 @@ impl StreamParser {
     #[must_use]
     pub fn new(parsing: Parsing, vocabulary: &Vocabulary, prompt: &[u32], ids: CallIds) -> Self {
         let formats = parsing.formats;
-        let rules = formats.reasoning.map(|format| ReasoningRules::of(format, parsing.thinking, vocabulary));
+        let rules = ReasoningRules::of(&parsing, vocabulary);
         let is_open = |rules: ReasoningRules| !rules.is_closed_by(vocabulary, prompt);
         let tools = formats.tools.map(|format| (format, ToolCallParser::new(format, &parsing, vocabulary)));
         Self {

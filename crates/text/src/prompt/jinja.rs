@@ -93,18 +93,8 @@ pub(super) fn limit(environment: &mut Environment<'static>) {
 
 /// Text as long as a template may make it.
 pub(super) struct BoundedText {
-    text: Vec<u8>,
-    longest: usize,
-}
-
-impl BoundedText {
-    pub(super) fn new(longest: usize) -> Self {
-        Self { text: Vec::new(), longest }
-    }
-
-    pub(super) fn into_text(self) -> Vec<u8> {
-        self.text
-    }
+    pub(super) text: Vec<u8>,
+    pub(super) longest: usize,
 }
 
 impl io::Write for BoundedText {

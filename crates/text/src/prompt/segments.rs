@@ -104,12 +104,8 @@ const ENTRY: usize = 96;
 #[derive(Debug)]
 struct Memory {
     seed: u64,
-    texts: Lock<BoundedCache<SegmentKey, Arc<[u32]>, BuildHasherDefault<Xxh3Default>>>,
+    texts: Lock<BoundedCache<u128, Arc<[u32]>, BuildHasherDefault<Xxh3Default>>>,
 }
-
-/// A text's name in a [`Memory`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct SegmentKey(u128);
 
 impl Default for Memory {
     fn default() -> Self {
@@ -123,15 +119,15 @@ impl Memory {
         Self { seed: rand::random(), texts: Lock::new(BoundedCache::new(limit, limit / 2)) }
     }
 
-    fn key(&self, text: &str) -> SegmentKey {
-        SegmentKey(xxh3_128_with_seed(text.as_bytes(), self.seed))
+    fn key(&self, text: &str) -> u128 {
+        xxh3_128_with_seed(text.as_bytes(), self.seed)
     }
 
-    fn recall(&self, key: SegmentKey) -> Option<Arc<[u32]>> {
+    fn recall(&self, key: u128) -> Option<Arc<[u32]>> {
         self.texts.lock().get(&key).cloned()
     }
 
-    fn keep(&self, key: SegmentKey, ids: Arc<[u32]>) {
+    fn keep(&self, key: u128, ids: Arc<[u32]>) {
         let bytes = size_of_val(ids.as_ref()) + ENTRY;
         self.texts.lock().insert(key, ids, bytes);
     }

@@ -53,9 +53,6 @@ impl fmt::Debug for ChatTemplate {
 
 impl ChatTemplate {
     /// Compiles one template; `special_tokens` (`bos_token` …) are variables in it.
-    ///
-    /// # Errors
-    /// [`PromptError::BadTemplate`] with its line.
     pub(crate) fn new(source: &str, special_tokens: Map<String, Value>) -> Result<Self, PromptError> {
         let templates = Templates { default: Some(source.to_owned()), tool_use: None };
         Self::compile(&templates, special_tokens, "the command line")
@@ -137,9 +134,9 @@ impl ChatTemplate {
             .environment
             .get_template(compiled.name)
             .and_then(|template| {
-                let mut out = BoundedText::new(self.longest);
+                let mut out = BoundedText { text: Vec::new(), longest: self.longest };
                 template.render_captured_to(variables, &mut out)?;
-                Ok(out.into_text())
+                Ok(out.text)
             })
             .map_err(|error| jinja::rejected(&error))?;
         let rendered = String::from_utf8(rendered).unwrap_or_default();

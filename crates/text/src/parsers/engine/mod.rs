@@ -186,14 +186,12 @@ impl EngineParser {
     }
 
     /// The ids behind the reasoning of the step that ended it.
-    pub(super) fn content_ids(grammar: &Grammar, vocabulary: &Vocabulary, ids: &[u32]) -> Vec<u32> {
-        let end = grammar.literals.iter().find(|literal| literal.mark == Mark::ThinkEnd);
-        let end = end.and_then(|literal| vocabulary.id(literal.text));
+    pub(super) fn content_ids(&self, vocabulary: &Vocabulary, ids: &[u32]) -> Vec<u32> {
+        let end = self.grammar.text(Mark::ThinkEnd).and_then(|text| vocabulary.id(text));
         if let Some(at) = ids.iter().rposition(|id| Some(*id) == end) {
             return ids.get(at + 1..).unwrap_or_default().to_vec();
         }
-        let ends = ends(grammar, vocabulary);
-        let bounds: Vec<u32> = grammar.turn_bounds.iter().filter_map(|token| vocabulary.id(token)).collect();
+        let (ends, bounds) = (ends(self.grammar, vocabulary), bounds(self.grammar, vocabulary));
         let turn = ids.iter().rposition(|id| bounds.contains(id)).map_or(0, |at| at + 1);
         let turn = ids.get(turn..).unwrap_or_default();
         turn.iter().position(|id| ends.contains(id)).and_then(|at| turn.get(at..)).unwrap_or(ids).to_vec()
@@ -201,10 +199,8 @@ impl EngineParser {
 
     /// Returns true if a prompt leaves the reasoning closed.
     pub(super) fn is_closed_by(grammar: &Grammar, vocabulary: &Vocabulary, prompt: &[u32]) -> bool {
-        let ends = ends(grammar, vocabulary);
-        let bounds: Vec<u32> = grammar.turn_bounds.iter().filter_map(|token| vocabulary.id(token)).collect();
-        let start = grammar.literals.iter().find(|literal| literal.mark == Mark::ThinkStart);
-        let start = start.and_then(|literal| vocabulary.id(literal.text));
+        let (ends, bounds) = (ends(grammar, vocabulary), bounds(grammar, vocabulary));
+        let start = grammar.text(Mark::ThinkStart).and_then(|text| vocabulary.id(text));
         // Where nothing marks reasoning, there is none to wait for.
         if !grammar.reasons() {
             return true;
@@ -225,6 +221,11 @@ impl EngineParser {
         machine.finish();
         machine.reasoning_tokens
     }
+}
+
+/// The tokens between turns.
+fn bounds(grammar: &Grammar, vocabulary: &Vocabulary) -> Vec<u32> {
+    grammar.turn_bounds.iter().filter_map(|token| vocabulary.id(token)).collect()
 }
 
 /// The tokens that end reasoning.
