@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::grammar::literal;
+use text::python::repr;
 
 /// Maximum depth of parentheses. Lark's reader stops earlier, with a message of its own.
 const DEEPEST: usize = 64;
@@ -88,7 +89,7 @@ impl EbnfReader<'_> {
             self.text.get(from..to.min(self.text.len())).unwrap_or_default().iter().collect()
         };
         let (before, after) = (part(self.at.saturating_sub(20), self.at), part(self.at, self.at + 20));
-        Err(EbnfError::At(what.to_owned(), format!("line {line}, {} ^ {}", quoted(&before), quoted(&after))))
+        Err(EbnfError::At(what.to_owned(), format!("line {line}, {} ^ {}", repr(&before), repr(&after))))
     }
 
     /// Skips white space and comments; line ends too, or only within parentheses, where no rule ends.
@@ -281,16 +282,6 @@ impl EbnfReader<'_> {
 
 fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '-' || c == '_'
-}
-
-/// As Python prints a text.
-fn quoted(text: &str) -> String {
-    let escaped = text.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r").replace('\t', "\\t");
-    if text.contains('\'') && !text.contains('"') {
-        format!("\"{escaped}\"")
-    } else {
-        format!("'{}'", escaped.replace('\'', "\\'"))
-    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,6 @@
 //! KV cache events: what a subscriber needs to know which prefixes are cached.
 
-use super::{
-    BlockHash, LoraRequest, Sequence,
-    sequence::{ExtraKey, ExtraKeys},
-};
+use super::{BlockHash, LoraRequest, Sequence, sequence::ExtraKeys};
 
 /// A change of the prefix cache.
 #[derive(Debug, Clone, Copy)]
@@ -58,9 +55,6 @@ impl<'a> BlockStored<'a> {
     /// What the hash of one of the blocks covers besides tokens: the adapter's name, then the cache salt.
     pub fn extra_keys(&self, block: usize) -> impl Iterator<Item = &'a str> {
         let keys = ExtraKeys { cache_salt: self.keys.cache_salt.filter(|_| block == 0), ..self.keys };
-        keys.iter().map(|key| match key {
-            ExtraKey::Lora(lora) => lora.lora_name.as_str(),
-            ExtraKey::CacheSalt(salt) => salt,
-        })
+        keys.iter().map(|key| key.value)
     }
 }

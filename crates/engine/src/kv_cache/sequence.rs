@@ -57,26 +57,26 @@ pub(super) struct ExtraKeys<'a> {
     pub(super) cache_salt: Option<&'a str>,
 }
 
+/// A key by the texts that are hashed.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum ExtraKey<'a> {
-    Lora(&'a LoraRequest),
-    CacheSalt(&'a str),
+pub(super) struct ExtraKey<'a> {
+    source: &'static str,
+    pub(super) value: &'a str,
+    more: Option<&'a str>,
 }
 
 impl<'a> ExtraKeys<'a> {
     pub(super) fn iter(self) -> impl Iterator<Item = ExtraKey<'a>> {
-        self.lora.map(ExtraKey::Lora).into_iter().chain(self.cache_salt.map(ExtraKey::CacheSalt))
+        let of_lora = |lora: &'a LoraRequest| (lora.lora_name.as_str(), Some(lora.lora_path.as_str()));
+        let lora = self.lora.map(of_lora).map(|(value, more)| ExtraKey { source: "lora", value, more });
+        let salt = self.cache_salt.map(|value| ExtraKey { source: "cache_salt", value, more: None });
+        lora.into_iter().chain(salt)
     }
 }
 
 impl<'a> ExtraKey<'a> {
-    /// The texts that are hashed, the source of the key first.
     pub(super) fn parts(self) -> impl Iterator<Item = &'a str> {
-        let (source, value, more) = match self {
-            Self::Lora(lora) => ("lora", lora.lora_name.as_str(), Some(lora.lora_path.as_str())),
-            Self::CacheSalt(salt) => ("cache_salt", salt, None),
-        };
-        [source, value].into_iter().chain(more)
+        [self.source, self.value].into_iter().chain(self.more)
     }
 }
 
