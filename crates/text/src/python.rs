@@ -286,6 +286,32 @@ pub fn write_string(text: &str, ascii: bool, out: &mut String) {
     out.push('"');
 }
 
+/// `repr` of a string: single quotes unless it holds some and no double ones.
+#[must_use]
+pub fn repr(text: &str) -> String {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push(quote);
+    for c in text.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\\' => out.push_str("\\\\"),
+            c if c == quote => {
+                out.push('\\');
+                out.push(c);
+            }
+            c if c.is_control() => {
+                let _ = write!(out, "\\x{:02x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push(quote);
+    out
+}
+
 /// A float as `json.dumps` writes it.
 #[must_use]
 pub fn json_float(value: f64) -> String {

@@ -114,12 +114,8 @@ impl<'a> BracketScan<'a> {
     fn with_string(&self, strings: OpenStrings) -> Fixed {
         let (at, bracket) = self.innermost();
         let start = self.start.unwrap_or_default();
-        let last = || -> Fixed {
-            let (head, tail) = fix(self.slice(start, self.text.len()), strings)?;
-            Ok((self.slice(0, start).to_owned() + &head, tail + &self.closing(0)))
-        };
         if bracket == '[' {
-            return last();
+            return self.fixed(start, 0, strings);
         }
         let from = self.end.map_or(at, |end| end.max(at));
         if self.slice(from + 1, start).contains(',') {
@@ -128,7 +124,7 @@ impl<'a> BracketScan<'a> {
             return Ok((self.slice(0, comma).to_owned() + head.get(1..).unwrap_or_default(), tail + &self.closing(1)));
         }
         if self.slice(from + 1, start).contains(':') {
-            return last();
+            return self.fixed(start, 0, strings);
         }
         Ok((self.slice(0, start).to_owned(), self.closing(0)))
     }
@@ -144,23 +140,15 @@ impl<'a> BracketScan<'a> {
             if self.innermost().1 != '[' {
                 return Err(NotJson);
             }
-            let (head, tail) = fix(&format!("[{rest}"), strings)?;
-            let inside = head.get(1..).unwrap_or_default();
-            let mut shown = tail.chars();
-            shown.next_back();
-            let is_empty = inside.is_empty() && shown.as_str().trim().is_empty();
-            let kept = if is_empty { comma } else { comma + 1 };
-            return Ok((self.slice(0, kept).to_owned() + inside, tail + &self.closing(1)));
+            let (_, head, tail) = self.fixed_behind(comma, '[', strings)?;
+            return Ok((head, tail + &self.closing(1)));
         }
         match c {
             ']' | '}' if self.slice(last + 1, self.text.len()).trim().is_empty() => {
                 Ok((self.text.to_owned(), self.closing(0)))
             }
             ']' | '}' => Err(NotJson),
-            '[' | '{' => {
-                let (head, tail) = fix(self.slice(last, self.text.len()), strings)?;
-                Ok((self.slice(0, last).to_owned() + &head, tail + &self.closing(1)))
-            }
+            '[' | '{' => self.fixed(last, 1, strings),
             _ => self.behind_string(strings),
         }
     }
@@ -175,20 +163,36 @@ impl<'a> BracketScan<'a> {
         let has_colon = self.slice(self.end.unwrap_or_default(), self.text.len()).contains(':');
         let start = self.start.unwrap_or_default();
         let Some(comma) = self.slice(at + 1, start).rfind(',').map(|comma| at + 1 + comma) else {
-            let (head, tail) = fix(self.slice(at, self.text.len()), strings)?;
-            return Ok((self.slice(0, at).to_owned() + &head, tail + &self.closing(1)));
+            return self.fixed(at, 1, strings);
         };
         if !has_colon && self.slice(comma + 1, start).contains(':') {
             return Ok((self.text.to_owned(), self.closing(0)));
         }
-        let (head, tail) = fix(&format!("{{{}", self.slice(comma + 1, self.text.len())), strings)?;
+        let (is_empty, head, tail) = self.fixed_behind(comma, '{', strings)?;
+        // A key alone is closed once too often, and so refused.
+        let but = usize::from(is_empty || has_colon);
+        Ok((head, tail + &self.closing(but)))
+    }
+
+    /// The text with what follows a place completed, and all brackets closed but the innermost ones.
+    fn fixed(&self, from: usize, but: usize, strings: OpenStrings) -> Fixed {
+        let (head, tail) = fix(self.slice(from, self.text.len()), strings)?;
+        Ok((self.slice(0, from).to_owned() + &head, tail + &self.closing(but)))
+    }
+
+    /// The text with what follows a comma completed, as if that began with a bracket; true where nothing is left of it.
+    fn fixed_behind(
+        &self,
+        comma: usize,
+        bracket: char,
+        strings: OpenStrings,
+    ) -> Result<(bool, String, String), NotJson> {
+        let (head, tail) = fix(&format!("{bracket}{}", self.slice(comma + 1, self.text.len())), strings)?;
         let inside = head.get(1..).unwrap_or_default();
         let shown = tail.get(..tail.len().saturating_sub(1)).unwrap_or_default();
         let is_empty = inside.is_empty() && shown.trim().is_empty();
         let kept = if is_empty { comma } else { comma + 1 };
-        // A key alone is closed once too often, and so refused.
-        let but = usize::from(is_empty || has_colon);
-        Ok((self.slice(0, kept).to_owned() + inside, tail + &self.closing(but)))
+        Ok((is_empty, self.slice(0, kept).to_owned() + inside, tail))
     }
 }
 
