@@ -368,7 +368,7 @@ impl WireOutputs {
     /// # Errors
     /// Where it is no such message.
     pub fn read(bytes: &[u8], frames: &[Vec<u8>], family: VersionFamily) -> Result<Self, MessageError> {
-        let value = MsgpackValue::read(bytes).map_err(|source| MessageError::Msgpack { message: OUTPUTS, source })?;
+        let value = MsgpackValue::read(bytes).map_err(|source| MessageError::Msgpack(OUTPUTS, source))?;
         let wrong = |field, wanted| MessageError::Field { message: OUTPUTS, field, wanted };
         let items = value.as_array().ok_or(wrong("fields", "a list"))?;
         let get = |at: usize| items.get(at).filter(|value| !value.is_nil());
