@@ -8,8 +8,8 @@ use crate::{
     api::{AnswerMessage, ChatPrompt, GenerationInput, GenerationRequest, MessageCall, StopReason},
     play::{generate::output::ChoiceStep, load::model::Parsers},
     text::parsers::{
-        self, CallIds, Delta, DeltaContent, Formats, Function, Parsing, ReasoningFormat, ReasoningMarks, StreamParser,
-        Thinking, ToolChoice, count_reasoning_tokens, counts_by_text, reads_calls, whole,
+        self, CallIds, Delta, Formats, Function, Parsing, ReasoningFormat, ReasoningMarks, StreamParser, Thinking,
+        ToolChoice, count_reasoning_tokens, counts_by_text, reads_calls, whole,
     },
 };
 
@@ -115,7 +115,7 @@ impl ParsedBy {
         if self.sends_reasoning {
             return Some(delta);
         }
-        let has_content = matches!(&delta.content, DeltaContent::Text(text) if !text.is_empty());
+        let has_content = delta.content.as_ref().is_some_and(|text| !text.is_empty());
         (has_content || !delta.calls.is_empty()).then_some(Delta { reasoning: None, ..delta })
     }
 
@@ -294,9 +294,7 @@ fn called(finish: &mut Option<StepFinish>) {
 /// Adds a step to the parts of an answer.
 fn add(message: &mut AnswerMessage, delta: Delta) {
     let text = |into: &mut Option<String>, text: &str| into.get_or_insert_default().push_str(text);
-    if let DeltaContent::Text(content) = &delta.content {
-        text(&mut message.content, content);
-    }
+    delta.content.iter().for_each(|content| text(&mut message.content, content));
     delta.reasoning.iter().for_each(|reasoning| text(&mut message.reasoning, reasoning));
     for call in delta.calls {
         if let Some(name) = call.name {

@@ -26,7 +26,7 @@ mod tools;
 mod vocabulary;
 mod whole;
 
-pub use delta::{CallDelta, CallIds, Delta, DeltaContent, ParsedCall, ParsedMessage};
+pub use delta::{CallDelta, CallIds, Delta, ParsedCall, ParsedMessage};
 pub use names::{Formats, Function, Parsing, ReasoningFormat, Thinking, ToolChoice, ToolFormat, UnknownParser};
 pub use reasoning::ReasoningMarks;
 pub use stream::StreamParser;

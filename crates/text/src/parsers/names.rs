@@ -187,13 +187,6 @@ impl ReasoningFormat {
     }
 }
 
-impl ToolFormat {
-    /// vLLM's names of the tool-call parsers that are known here.
-    pub fn names() -> impl Iterator<Item = &'static str> {
-        TOOLS.iter().map(|(name, _)| *name)
-    }
-}
-
 impl std::str::FromStr for ReasoningFormat {
     type Err = UnknownParser;
 

@@ -1,7 +1,7 @@
 //! Separation of reasoning, by the table-driven engine or by the older rules of DeepSeek and Granite.
 
 use super::{
-    delta::{CallIds, Delta, DeltaContent},
+    delta::{CallIds, Delta},
     engine::{Duty, EngineParser, Grammar, MIMO, MISTRAL, MISTRAL_PLAIN, QWEN3, SEED_OSS, STEP3P5},
     granite::{self, Granite},
     names::{Parsing, ReasoningFormat, Thinking},
@@ -164,10 +164,7 @@ impl ReasoningParser {
                 if !engine.reasoning_ended() {
                     return ReasoningStep { delta, ..ReasoningStep::default() };
                 }
-                let held = match engine.finish(made).map(|delta| delta.content) {
-                    Some(DeltaContent::Text(held)) => held,
-                    _ => String::new(),
-                };
+                let held = engine.finish(made).and_then(|delta| delta.content).unwrap_or_default();
                 ReasoningStep { delta, rest: Some(engine.content_ids(vocabulary, ids)), held }
             }
             Self::Tags(tags) => tags.push(text, ids),
@@ -274,7 +271,7 @@ impl Tags {
                 (chars(from..length.saturating_sub(1)), chars(Self::END.len() - 1..length))
             }
         };
-        let content = if content.is_empty() { DeltaContent::Null } else { DeltaContent::Text(content) };
-        Delta { content, reasoning: Some(reasoning), ..Delta::default() }
+        let content = Some(content).filter(|content| !content.is_empty());
+        Delta { is_content_null: content.is_none(), content, reasoning: Some(reasoning), ..Delta::default() }
     }
 }

@@ -1,7 +1,7 @@
 //! A stream's parser: reasoning first, then tool calls, as the engine hands one to the other.
 
 use super::{
-    delta::{CallDelta, CallIds, Delta, DeltaContent},
+    delta::{CallDelta, CallIds, Delta},
     names::{Parsing, ToolChoice, ToolFormat},
     reasoning::{ReasoningParser, ReasoningRules, ReasoningStep},
     required,
@@ -89,14 +89,11 @@ impl StreamParser {
         let ReasoningStep { mut delta, rest, held } = step.unwrap_or_default();
         let Some(rest) = rest else { return delta };
         self.is_reasoning = false;
-        let mut content = match delta.as_ref().map(|delta| &delta.content) {
-            Some(DeltaContent::Text(content)) => content.clone(),
-            _ => String::new(),
-        };
+        let mut content = delta.as_ref().and_then(|delta| delta.content.clone()).unwrap_or_default();
         content.push_str(&held);
         if self.tools.is_none() {
             if self.is_engine && !content.is_empty() {
-                delta.get_or_insert_default().content = DeltaContent::Text(content);
+                delta.get_or_insert_default().content = Some(content);
             }
             return delta;
         }

@@ -2,7 +2,7 @@
 
 use super::{
     deepseek::{CallFormat, Deepseek},
-    delta::{CallIds, Delta, DeltaContent, ParsedCall},
+    delta::{CallIds, Delta, ParsedCall},
     engine::{Duty, EngineParser, Grammar, MIMO, QWEN3, SEED_OSS, STEP3P5},
     hermes::{self, Hermes},
     llama::{self, Llama},
@@ -121,11 +121,8 @@ pub(super) fn join(delta: &mut Option<Delta>, held: Option<Delta>) {
         *delta = Some(held);
         return;
     };
-    if let DeltaContent::Text(text) = held.content {
-        match &mut delta.content {
-            DeltaContent::Text(content) => content.push_str(&text),
-            content => *content = DeltaContent::Text(text),
-        }
+    if let Some(text) = held.content {
+        delta.content.get_or_insert_default().push_str(&text);
     }
     if let Some(reasoning) = held.reasoning {
         delta.reasoning.get_or_insert_default().push_str(&reasoning);

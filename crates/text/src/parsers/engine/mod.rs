@@ -19,7 +19,7 @@ pub(super) use grammars::{MIMO, MISTRAL, MISTRAL_PLAIN, QWEN3, SEED_OSS, STEP3P5
 pub(super) use machine::Duty;
 
 use super::{
-    delta::{CallIds, Delta, DeltaContent, ParsedCall},
+    delta::{CallIds, Delta, ParsedCall},
     names::Function,
     vocabulary::Vocabulary,
 };
@@ -106,9 +106,8 @@ impl EngineParser {
             content = std::mem::take(&mut self.deferred) + &content + &after;
         }
         self.hold_blanks(&mut content, is_end);
-        let reasoning = Some(reasoning).filter(|reasoning| !reasoning.is_empty());
-        let content = if content.is_empty() { DeltaContent::Unset } else { DeltaContent::Text(content) };
-        let is_empty = content == DeltaContent::Unset && reasoning.is_none() && calls.is_empty();
+        let [reasoning, content] = [reasoning, content].map(|text| Some(text).filter(|text| !text.is_empty()));
+        let is_empty = content.is_none() && reasoning.is_none() && calls.is_empty();
         (!is_empty).then(|| Delta { content, reasoning, calls, ..Delta::default() })
     }
 
@@ -143,7 +142,7 @@ impl EngineParser {
             self.deferred_reasoning = all.get(kept..).unwrap_or_default().to_owned();
             delta.reasoning = all.get(..kept).filter(|kept| !kept.is_empty()).map(str::to_owned);
             delta.is_reasoning_null = delta.reasoning.is_none();
-            if delta.reasoning.is_none() && delta.content == DeltaContent::Unset && delta.calls.is_empty() {
+            if delta.reasoning.is_none() && delta.content.is_none() && delta.calls.is_empty() {
                 return None;
             }
         } else if self.reasoning_ended {
@@ -177,11 +176,10 @@ impl EngineParser {
         events.extend(self.machine.finish());
         let delta = self.delta(events, true, &mut CallIds::new(0));
         let calls = self.slots.calls();
-        let content = match delta.map(|delta| delta.content) {
-            Some(DeltaContent::Text(text)) if calls.is_empty() => Some(text),
-            Some(DeltaContent::Text(text)) => Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
-            _ => None,
-        };
+        let mut content = delta.and_then(|delta| delta.content);
+        if !calls.is_empty() {
+            content = content.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+        }
         (calls, content)
     }
 
