@@ -11,7 +11,6 @@
 //! Source: `vllm/v1/engine/__init__.py`, `vllm/v1/serial_utils.py`, `vllm/v1/engine/core.py` of 0.10 to 0.33, ZMTP 3.0 (rfc.zeromq.org/spec/23).
 //! See docs/decisions/0134-the-engine-core-protocol-is-read-by-tables.md.
 
-pub mod clock;
 pub mod handshake;
 pub mod layout;
 pub mod msgpack;

@@ -38,11 +38,12 @@ pub use speculation::Speculation;
 
 use std::{collections::BTreeSet, time::Duration};
 
+use rand::{SeedableRng, rngs::Xoshiro256PlusPlus};
+
 use self::{
     request::{FetchStage, RequestStatus, Slot},
     request_queue::RequestQueue,
     requests::Requests,
-    speculation::Acceptance,
 };
 use super::kv_cache::{BlockId, Eviction, KvCacheConfig, KvCacheEvent, KvCacheManager};
 
@@ -66,7 +67,8 @@ pub struct Scheduler {
     scheduled_loras: BTreeSet<u32>,
     /// Whether this step computes a part of a prompt of a running request.
     is_prefill_scheduled: bool,
-    acceptance: Acceptance,
+    /// Draws of how many draft tokens are accepted.
+    acceptance: Xoshiro256PlusPlus,
     pause: PauseState,
     /// Requests that lost their blocks to a reset of the cache since the last step.
     preempted_by_reset: Vec<RequestId>,
@@ -86,7 +88,9 @@ impl Scheduler {
             waiting: RequestQueue::new(config.policy),
             kv_holding: RequestQueue::new(config.policy),
             kv_fetches: KvFetchStats::default(),
-            acceptance: Acceptance::new(config.speculation.as_ref()),
+            acceptance: Xoshiro256PlusPlus::seed_from_u64(
+                config.speculation.as_ref().map_or(0, |speculation| speculation.seed),
+            ),
             kv_cache_manager: KvCacheManager::new(KvCacheConfig {
                 drops_last_hit: config.speculation.as_ref().is_some_and(|speculation| speculation.drops_cached_block),
                 ..kv_cache
