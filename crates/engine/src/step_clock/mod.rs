@@ -47,18 +47,18 @@ pub enum StepTimes {
 }
 
 /// Clock of an engine's steps.
-pub type StepClock = EngineClock<StepTimes>;
+pub type StepClock = ScaledClock<StepTimes>;
 
 /// Clock of what an engine does, whose durations are drawn from some times.
 #[derive(Debug, Clone)]
-pub struct EngineClock<T> {
+pub struct ScaledClock<T> {
     times: T,
     /// How many times faster than these times.
     scale: f64,
     generator: Xoshiro256PlusPlus,
 }
 
-impl<T> EngineClock<T> {
+impl<T> ScaledClock<T> {
     /// A clock that runs `scale` times faster than its times have it; 1 where the scale is no positive number.
     #[must_use]
     pub fn new(times: T, scale: f64, seed: u64) -> Self {

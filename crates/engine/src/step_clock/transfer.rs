@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{EngineClock, Spread};
+use super::{ScaledClock, Spread};
 
 /// Durations of the parts of a transfer; they add up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -14,7 +14,7 @@ pub struct TransferTimes {
 }
 
 /// Clock of an engine's transfers, with draws of its own: steps have the same durations with and without transfers.
-pub type TransferClock = EngineClock<TransferTimes>;
+pub type TransferClock = ScaledClock<TransferTimes>;
 
 impl TransferClock {
     /// Distinguishes the draws of transfers from those of steps with the same seed.
