@@ -29,6 +29,8 @@ pub struct CountedSequence {
 /// Token ids of a prompt and of all that will be sampled after it, of which some exist so far.
 #[derive(Debug, Clone, Default)]
 pub struct Sequence {
+    /// By which events know it.
+    pub(crate) number: u32,
     /// Empty where they are only counted.
     tokens: Vec<u32>,
     /// Number of tokens once all are sampled.

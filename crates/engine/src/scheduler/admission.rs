@@ -82,9 +82,9 @@ impl Scheduler {
         let end = num_computed_tokens + num_tokens;
         let (slots, request) = (self.num_slots(end), &mut self.requests[slot]);
         let fits = if is_new {
-            self.kv_cache_manager.admit(slot, &mut request.sequence, end, slots)
+            self.kv_cache_manager.admit(&mut request.sequence, end, slots)
         } else {
-            self.kv_cache_manager.allocate_slots(slot, &mut request.sequence, end, slots)
+            self.kv_cache_manager.allocate_slots(&mut request.sequence, end, slots)
         };
         if !fits {
             return AdmissionOutcome::Waits;
@@ -107,7 +107,7 @@ impl Scheduler {
         let request = &mut self.requests[slot];
         let num_tokens = self.kv_cache_manager.get_computed_blocks(&mut request.sequence, !request.skips_cache);
         if request.reports_cached_blocks {
-            self.kv_cache_manager.report_hits(slot);
+            self.kv_cache_manager.report_hits(&request.sequence);
         }
         let receives = request.is_to_receive();
         if request.num_preemptions == 0 {

@@ -220,7 +220,7 @@ impl Scheduler {
     /// What the last step changed in the prefix cache, where events are enabled.
     pub fn events(&self) -> impl Iterator<Item = KvCacheEvent<'_>> {
         let requests = &self.requests;
-        self.kv_cache_manager.events(move |slot| Some(&requests[slot].sequence))
+        self.kv_cache_manager.events(move |slot| &requests[slot].sequence)
     }
 
     /// Sets the time that evictions from the cache are measured by, from any zero; nothing else depends on it.

@@ -58,6 +58,7 @@ impl Requests {
                 Slot::try_from(self.table.len() - 1).ok()?
             }
         };
+        self.table[slot as usize].sequence.number = slot;
         self.slots.insert(id, slot);
         Some(slot)
     }

@@ -64,7 +64,7 @@ impl Scheduler {
     /// itself was preempted.
     fn make_room(&mut self, slot: Slot, num_tokens: usize, scan: &mut RunningScan) -> bool {
         let slots = self.num_slots(num_tokens);
-        while !self.kv_cache_manager.allocate_slots(slot, &mut self.requests[slot].sequence, num_tokens, slots) {
+        while !self.kv_cache_manager.allocate_slots(&mut self.requests[slot].sequence, num_tokens, slots) {
             let Some(victim) = self.pop_victim(scan) else { return false };
             let preempted = self.preempt(victim);
             self.decisions.preempted.push(preempted);

@@ -58,7 +58,7 @@ impl Scheduler {
         if !request.is_received {
             return false;
         }
-        self.kv_cache_manager.settle(slot, &mut request.sequence, request.num_computed_tokens);
+        self.kv_cache_manager.settle(&mut request.sequence, request.num_computed_tokens);
         // The last token is computed again, to sample the next one.
         request.num_computed_tokens = request.num_computed_tokens.min(request.sequence.num_tokens.saturating_sub(1));
         request.status = RequestStatus::Waiting;
