@@ -15,7 +15,7 @@ use std::{
 };
 
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     net::{
         TcpStream,
         tcp::{OwnedReadHalf, OwnedWriteHalf},
@@ -274,9 +274,9 @@ impl SocketType {
 
 /// Writer of messages.
 #[derive(Debug)]
-pub struct FrameWriter<W>(W);
+pub struct FrameWriter(OwnedWriteHalf);
 
-impl<W: AsyncWrite + Unpin> FrameWriter<W> {
+impl FrameWriter {
     /// Writes a message; returns once the system has it.
     ///
     /// # Errors
@@ -295,7 +295,7 @@ pub struct ZmtpConnection {
     /// What the peer sends.
     pub reader: Frames<OwnedReadHalf>,
     /// What is sent to it.
-    pub writer: FrameWriter<OwnedWriteHalf>,
+    pub writer: FrameWriter,
     /// The peer's identity; empty where it has none.
     pub peer_identity: Vec<u8>,
 }

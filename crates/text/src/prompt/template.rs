@@ -33,7 +33,8 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     default: Option<CompiledTemplate>,
     tool_use: Option<CompiledTemplate>,
-    special_tokens: Map<String, Value>,
+    /// The variables that name them.
+    pub(super) special_tokens: Map<String, Value>,
     /// Most bytes that are rendered.
     longest: usize,
 }
@@ -79,24 +80,12 @@ impl ChatTemplate {
         self
     }
 
-    /// The variables that name special tokens.
-    pub(super) fn special_tokens(&self) -> &Map<String, Value> {
-        &self.special_tokens
-    }
-
-    /// Compiles a tokenizer's templates; `None` where it has none.
-    pub(super) fn from_templates(
+    /// Compiles a tokenizer's templates.
+    pub(super) fn compile(
         templates: &Templates,
         special_tokens: Map<String, Value>,
         origin: &str,
-    ) -> Result<Option<Self>, PromptError> {
-        if templates.default.is_none() && templates.tool_use.is_none() {
-            return Ok(None);
-        }
-        Self::compile(templates, special_tokens, origin).map(Some)
-    }
-
-    fn compile(templates: &Templates, special_tokens: Map<String, Value>, origin: &str) -> Result<Self, PromptError> {
+    ) -> Result<Self, PromptError> {
         let bad = |error: Error| PromptError::BadTemplate {
             origin: origin.to_owned(),
             line: error.line().unwrap_or(0),

@@ -139,7 +139,9 @@ impl Tokenizer {
         if let Some(template) = parts.chat_template {
             templates = config::Templates { default: Some(template.to_owned()), tool_use: None };
         }
-        let template = ChatTemplate::from_templates(&templates, config.special_tokens, origin)?;
+        let has_template = templates.default.is_some() || templates.tool_use.is_some();
+        let compile = || ChatTemplate::compile(&templates, config.special_tokens, origin);
+        let template = has_template.then(compile).transpose()?;
         let make = move || TokenizerTables::new(load(), eos_token.as_deref(), more_eos_ids);
         Ok(Self {
             model_vocabulary: None,
@@ -345,7 +347,7 @@ impl Tokenizer {
     /// # Errors
     /// [`PromptError::BadTemplate`] with its line.
     pub fn other_chat_template(&self, source: &str) -> Result<ChatTemplate, PromptError> {
-        let special_tokens = self.chat_template().map(|own| own.special_tokens().clone()).unwrap_or_default();
+        let special_tokens = self.chat_template().map(|own| own.special_tokens.clone()).unwrap_or_default();
         ChatTemplate::new(source, special_tokens)
     }
 
