@@ -265,25 +265,19 @@ pub fn escaped_character(escape: &str) -> (char, usize) {
 
 /// Writes a text as `json.dumps` does; `ascii` is its `ensure_ascii`.
 pub fn write_string(text: &str, ascii: bool, out: &mut String) {
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            c if c < ' ' || (ascii && c > '~') => {
-                for unit in c.encode_utf16(&mut [0; 2]) {
-                    let _ = write!(out, "\\u{unit:04x}");
-                }
+    let json = serde_json::to_string(text).unwrap_or_default();
+    if !ascii {
+        return out.push_str(&json);
+    }
+    for c in json.chars() {
+        if c > '~' {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(out, "\\u{unit:04x}");
             }
-            c => out.push(c),
+        } else {
+            out.push(c);
         }
     }
-    out.push('"');
 }
 
 /// `repr` of a string: single quotes unless it holds some and no double ones.

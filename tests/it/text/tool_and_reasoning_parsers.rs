@@ -15,7 +15,7 @@ use std::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 use vllm_vcr::text::parsers::{
-    CallIds, Formats, Function, Parsing, ReasoningFormat, StreamParser, Thinking, ToolChoice, ToolFormat, Vocabulary,
+    CallIds, Formats, Function, Parsing, ReasoningFormat, StreamParser, ToolChoice, ToolFormat, Vocabulary,
     count_reasoning_tokens, whole,
 };
 
@@ -50,8 +50,7 @@ impl Case {
             "required" => ToolChoice::Required,
             choice => ToolChoice::Named(choice.strip_prefix("named:").unwrap().to_owned()),
         };
-        let thinking = if self.thinking { Thinking::On } else { Thinking::Off };
-        Parsing { formats, thinking, choice, ..Parsing::default() }
+        Parsing { formats, thinks: self.thinking, choice, ..Parsing::default() }
     }
 
     fn text(&self) -> String {

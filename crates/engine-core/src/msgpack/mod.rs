@@ -31,14 +31,6 @@ pub enum MsgpackValue {
 }
 
 impl MsgpackValue {
-    /// Reads a value that takes all of the bytes.
-    ///
-    /// # Errors
-    /// Where they are none, or more than is taken.
-    pub fn read(bytes: &[u8]) -> Result<Self, MsgpackError> {
-        read::read(bytes)
-    }
-
     /// A map with names as keys.
     #[must_use]
     pub fn map<'a>(fields: impl IntoIterator<Item = (&'a str, Self)>) -> Self {

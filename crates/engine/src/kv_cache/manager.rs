@@ -36,7 +36,7 @@ base::with_defaults! {
 /// Allocator of blocks with a prefix cache.
 #[derive(Debug)]
 pub struct KvCacheManager {
-    config: KvCacheConfig,
+    pub(crate) config: KvCacheConfig,
     pool: BlockPool,
     hasher: KvBlockHasher,
     /// The cached blocks of the sequence that was looked up last.
@@ -60,11 +60,6 @@ impl KvCacheManager {
             events: Vec::new(),
             was_reset: false,
         }
-    }
-
-    /// The configuration.
-    pub(crate) fn config(&self) -> &KvCacheConfig {
-        &self.config
     }
 
     /// Share of blocks in use, from 0 to 1.

@@ -125,7 +125,7 @@ impl Scheduler {
         let is_preempted = request.status == RequestStatus::Preempted;
         let num_tokens = request.sequence.num_tokens;
         let stats = &mut self.decisions.stats;
-        if !request.skips_cache && self.kv_cache_manager.config().enable_prefix_caching {
+        if !request.skips_cache && self.kv_cache_manager.config.enable_prefix_caching {
             stats.prefix_cache_stats.record(num_tokens, num_cached_tokens, is_preempted);
         }
         if self.config.kv_connector {

@@ -45,7 +45,7 @@ impl Scheduler {
         let request = &self.requests[self.requests.held_slot(id)?];
         let computed = request.num_computed_tokens;
         let blocks = request.sequence.blocks.as_slice();
-        let full = computed.div_ceil(self.kv_cache_manager.config().block_size);
+        let full = computed.div_ceil(self.kv_cache_manager.config.block_size);
         Some((blocks.get(..full).unwrap_or(blocks), computed))
     }
 
@@ -95,7 +95,7 @@ impl Scheduler {
     }
 
     fn blocks_for(&self, num_tokens: usize) -> usize {
-        num_tokens.div_ceil(self.kv_cache_manager.config().block_size)
+        num_tokens.div_ceil(self.kv_cache_manager.config.block_size)
     }
 
     pub(super) fn is_receiving(&self, slot: Slot) -> bool {

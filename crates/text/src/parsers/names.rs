@@ -78,16 +78,6 @@ impl From<ToolFormat> for Formats {
     }
 }
 
-/// Thinking: set by the request (`enable_thinking`), or the format's default.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Thinking {
-    /// It does.
-    #[default]
-    On,
-    /// It does not, and nothing is reasoning.
-    Off,
-}
-
 /// Tool choice of the request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ToolChoice {
@@ -112,17 +102,19 @@ pub struct Function {
     pub parameters: serde_json::Value,
 }
 
-/// Settings for parsing one response.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Parsing {
-    /// The server's parsers.
-    pub formats: Formats,
-    /// Thinking; if the request does not set it, [`ReasoningFormat::default_thinking`].
-    pub thinking: Thinking,
-    /// Tool choice of the request.
-    pub choice: ToolChoice,
-    /// The functions of the request: some formats take the types of arguments from them.
-    pub functions: Arc<[Function]>,
+base::with_defaults! {
+    /// Settings for parsing one response.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Parsing {
+        /// The server's parsers.
+        pub formats: Formats,
+        /// Whether there is reasoning (`enable_thinking`); if the request does not set it, [`ReasoningFormat::thinks_by_default`].
+        pub thinks: bool = true,
+        /// Tool choice of the request.
+        pub choice: ToolChoice,
+        /// The functions of the request: some formats take the types of arguments from them.
+        pub functions: Arc<[Function]>,
+    }
 }
 
 impl Parsing {
@@ -140,10 +132,10 @@ impl Parsing {
 }
 
 impl ReasoningFormat {
-    /// Returns the default of thinking if the request does not set it (`enable_thinking`, for DeepSeek also `thinking`).
+    /// Returns whether there is reasoning if the request does not set it (`enable_thinking`, for DeepSeek also `thinking`).
     #[must_use]
-    pub fn default_thinking(self) -> Thinking {
-        if self == Self::DeepseekV3 { Thinking::Off } else { Thinking::On }
+    pub fn thinks_by_default(self) -> bool {
+        self != Self::DeepseekV3
     }
 }
 

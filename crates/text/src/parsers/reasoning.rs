@@ -4,7 +4,7 @@ use super::{
     delta::{CallIds, Delta},
     engine::{Duty, EngineParser, Grammar, MIMO, MISTRAL, MISTRAL_PLAIN, QWEN3, SEED_OSS, STEP3P5},
     granite::{self, Granite},
-    names::{Parsing, ReasoningFormat, Thinking},
+    names::{Parsing, ReasoningFormat},
     vocabulary::Vocabulary,
 };
 
@@ -31,7 +31,7 @@ pub(super) enum ReasoningRules {
 impl ReasoningRules {
     /// The rules of a request; `None` where no reasoning is parsed.
     pub(super) fn of(parsing: &Parsing, vocabulary: &Vocabulary) -> Option<Self> {
-        let may_think = |rules: Self| if parsing.thinking == Thinking::On { rules } else { Self::Nothing };
+        let may_think = |rules: Self| if parsing.thinks { rules } else { Self::Nothing };
         Some(match parsing.formats.reasoning? {
             ReasoningFormat::Qwen3 => may_think(Self::Engine(&QWEN3)),
             ReasoningFormat::Mimo => may_think(Self::Engine(&MIMO)),
@@ -161,7 +161,7 @@ impl ReasoningParser {
         match self {
             Self::Engine(engine) => {
                 let delta = engine.push(text, ids, made);
-                if !engine.reasoning_ended() {
+                if !engine.reasoning_ended {
                     return ReasoningStep { delta, ..ReasoningStep::default() };
                 }
                 let held = engine.finish(made).and_then(|delta| delta.content).unwrap_or_default();

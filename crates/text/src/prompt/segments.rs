@@ -48,7 +48,7 @@ impl Segments {
             }
         }
         let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&patterns).ok()?;
-        Some(Self { finder, specials, memory: Memory::default() })
+        Some(Self { finder, specials, memory: Memory::of(BYTES) })
     }
 
     /// The ids of a text, without the special tokens that the tokenizer puts around texts.
@@ -105,12 +105,6 @@ const ENTRY: usize = 96;
 struct Memory {
     seed: u64,
     texts: Lock<BoundedCache<u128, Arc<[u32]>, BuildHasherDefault<Xxh3Default>>>,
-}
-
-impl Default for Memory {
-    fn default() -> Self {
-        Self::of(BYTES)
-    }
 }
 
 impl Memory {

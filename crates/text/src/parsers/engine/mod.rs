@@ -38,7 +38,7 @@ pub(super) struct EngineParser {
     deferred: String,
     deferred_reasoning: String,
     has_text: bool,
-    reasoning_ended: bool,
+    pub(super) reasoning_ended: bool,
 }
 
 impl EngineParser {
@@ -59,10 +59,6 @@ impl EngineParser {
         self.slots = CallSlots::new(self.grammar, Arc::clone(functions));
         self.drops_calls = drops_calls;
         self
-    }
-
-    pub(super) fn reasoning_ended(&self) -> bool {
-        self.reasoning_ended
     }
 
     pub(super) fn reasoning_tokens(&self) -> usize {
