@@ -34,25 +34,18 @@ impl Scheduler {
             }
         }
         while let Some(slot) = self.skipped.pop() {
-            let queue = if self.requests[slot].holds_blocks() { &mut self.kv_holding } else { &mut self.waiting };
-            queue.prepend(slot, &self.requests);
+            self.waiting.prepend(slot, &self.requests);
         }
     }
 
     /// The request whose turn it is. Those that have blocks come first, and in a pause they alone do.
     fn next_waiting(&self) -> Option<Slot> {
-        self.kv_holding.peek().or_else(|| self.waiting.peek().filter(|_| self.pause == PauseState::None))
-    }
-
-    /// Takes the request whose turn it is out of its queue.
-    fn pop_waiting(&mut self, slot: Slot) {
-        let queue = if self.kv_holding.peek() == Some(slot) { &mut self.kv_holding } else { &mut self.waiting };
-        queue.pop();
+        if self.pause == PauseState::None { self.waiting.peek() } else { self.waiting.holding().next() }
     }
 
     /// Lets a request wait until the next step, before those that it was before.
     fn skip(&mut self, slot: Slot) {
-        self.pop_waiting(slot);
+        self.waiting.pop();
         self.set_deferred(slot, true);
         self.skipped.push(slot);
     }
@@ -143,7 +136,7 @@ impl Scheduler {
         request.num_computed_tokens = num_computed_tokens;
         let scheduled_as = if is_preempted { ScheduledAs::Resumed } else { ScheduledAs::New };
         self.give_tokens(slot, num_computed_tokens, num_tokens, scheduled_as);
-        self.pop_waiting(slot);
+        self.waiting.pop();
         self.set_deferred(slot, false);
         self.set_fetch_stage(slot, None);
         self.running.push(slot);

@@ -54,8 +54,6 @@ pub struct Scheduler {
     kv_cache_manager: KvCacheManager,
     requests: Requests,
     waiting: RequestQueue,
-    /// Waiting requests that have blocks, for a transfer: they come before all others.
-    kv_holding: RequestQueue,
     kv_fetches: KvFetchStats,
     /// In the order of their admission.
     running: Vec<Slot>,
@@ -86,7 +84,6 @@ impl Scheduler {
         config.check(&kv_cache)?;
         Ok(Self {
             waiting: RequestQueue::new(config.policy),
-            kv_holding: RequestQueue::new(config.policy),
             kv_fetches: KvFetchStats::default(),
             acceptance: Xoshiro256PlusPlus::seed_from_u64(
                 config.speculation.as_ref().map_or(0, |speculation| speculation.seed),
@@ -165,7 +162,6 @@ impl Scheduler {
         self.forget_finished(of_running > 0);
         if of_waiting > 0 {
             self.waiting.forget_finished(&self.requests);
-            self.kv_holding.forget_finished(&self.requests);
         }
         of_running + of_waiting
     }
@@ -177,7 +173,7 @@ impl Scheduler {
         self.decisions.begin_step();
         let threshold = match self.config.long_prefill_token_threshold {
             // A long prompt may take the whole budget where no other request wants it.
-            limit if limit > 0 && self.running.len() + self.num_waiting() > 1 => limit,
+            limit if limit > 0 && self.running.len() + self.waiting.len() > 1 => limit,
             _ => usize::MAX,
         };
         if self.pause != PauseState::All {
@@ -241,10 +237,6 @@ impl Scheduler {
             (true, false) => self.num_deferred -= 1,
             _ => {}
         }
-    }
-
-    fn num_waiting(&self) -> usize {
-        self.waiting.len() + self.kv_holding.len()
     }
 
     /// Ends a request that is in no queue any more. It keeps its blocks until its transfer ends, or releases them; its tokens stay until the

@@ -91,7 +91,7 @@ impl Scheduler {
         };
         let prefills = self.running.iter().copied().filter(|slot| self.requests[*slot].is_prefill_chunk);
         let skipped = self.skipped.iter().copied().filter(|slot| self.requests[*slot].holds_blocks());
-        prefills.chain(skipped).chain(self.kv_holding.slots()).map(lacks).sum()
+        prefills.chain(skipped).chain(self.waiting.holding()).map(lacks).sum()
     }
 
     fn blocks_for(&self, num_tokens: usize) -> usize {

@@ -36,7 +36,7 @@ impl Scheduler {
     pub(super) fn take_stats(&mut self) {
         self.decisions.stats = SchedulerStats {
             num_running_reqs: self.running.len(),
-            num_waiting_reqs: self.num_waiting() - self.num_deferred,
+            num_waiting_reqs: self.waiting.len() - self.num_deferred,
             num_skipped_waiting_reqs: self.num_deferred,
             kv_cache_usage: self.kv_cache_manager.usage(),
             kv_fetches: self.kv_fetches,
