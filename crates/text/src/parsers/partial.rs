@@ -26,13 +26,13 @@ pub(super) fn read(text: &str, strings: OpenStrings) -> Result<(JsonValue, usize
 }
 
 fn complete(text: &str, strings: OpenStrings) -> Result<String, NotJson> {
-    let scan = BracketScan::new(text)?;
+    let scan = BracketScan::new(text, strings)?;
     let (head, tail) = match scan {
         None => fix(text, strings)?,
         Some(scan) if scan.open.is_empty() => return Ok(text.to_owned()),
         Some(scan) if scan.in_string && strings == OpenStrings::LeftOut => scan.without_string(),
-        Some(scan) if scan.in_string => scan.with_string(strings)?,
-        Some(scan) => scan.outside_string(strings)?,
+        Some(scan) if scan.in_string => scan.with_string()?,
+        Some(scan) => scan.outside_string()?,
     };
     Ok(head + &tail)
 }
@@ -42,6 +42,7 @@ type Fixed = Result<(String, String), NotJson>;
 /// Quotes and brackets of a text.
 struct BracketScan<'a> {
     text: &'a str,
+    strings: OpenStrings,
     open: Vec<(usize, char)>,
     in_string: bool,
     /// Start of the last string.
@@ -52,8 +53,9 @@ struct BracketScan<'a> {
 
 impl<'a> BracketScan<'a> {
     /// `None` where the text has no bracket before its first quote.
-    fn new(text: &'a str) -> Result<Option<Self>, NotJson> {
-        let mut scan = Self { text, open: Vec::new(), in_string: false, start: None, end: None, last: (0, ' ') };
+    fn new(text: &'a str, strings: OpenStrings) -> Result<Option<Self>, NotJson> {
+        let mut scan =
+            Self { text, strings, open: Vec::new(), in_string: false, start: None, end: None, last: (0, ' ') };
         for (at, c) in text.char_indices().filter(|(_, c)| matches!(c, '"' | '[' | ']' | '{' | '}')) {
             if scan.last.1 == ' ' && c == '"' {
                 return Ok(None);
@@ -111,25 +113,25 @@ impl<'a> BracketScan<'a> {
     }
 
     /// Closed where a value's string is open; without it where a key's is.
-    fn with_string(&self, strings: OpenStrings) -> Fixed {
+    fn with_string(&self) -> Fixed {
         let (at, bracket) = self.innermost();
         let start = self.start.unwrap_or_default();
         if bracket == '[' {
-            return self.fixed(start, 0, strings);
+            return self.fixed(start, 0);
         }
         let from = self.end.map_or(at, |end| end.max(at));
         if self.slice(from + 1, start).contains(',') {
             let comma = from + self.slice(from, start).rfind(',').unwrap_or_default();
-            let (head, tail) = fix(&format!("{{{}", self.slice(comma + 1, self.text.len())), strings)?;
+            let (head, tail) = fix(&format!("{{{}", self.slice(comma + 1, self.text.len())), self.strings)?;
             return Ok((self.slice(0, comma).to_owned() + head.get(1..).unwrap_or_default(), tail + &self.closing(1)));
         }
         if self.slice(from + 1, start).contains(':') {
-            return self.fixed(start, 0, strings);
+            return self.fixed(start, 0);
         }
         Ok((self.slice(0, start).to_owned(), self.closing(0)))
     }
 
-    fn outside_string(&self, strings: OpenStrings) -> Fixed {
+    fn outside_string(&self) -> Fixed {
         let (last, c) = self.last;
         let from = self.end.map_or(last, |end| end.max(last)) + 1;
         if let Some(comma) = self.slice(from, self.text.len()).rfind(',').map(|comma| from + comma) {
@@ -140,7 +142,7 @@ impl<'a> BracketScan<'a> {
             if self.innermost().1 != '[' {
                 return Err(NotJson);
             }
-            let (_, head, tail) = self.fixed_behind(comma, '[', strings)?;
+            let (_, head, tail) = self.fixed_behind(comma, '[')?;
             return Ok((head, tail + &self.closing(1)));
         }
         match c {
@@ -148,13 +150,13 @@ impl<'a> BracketScan<'a> {
                 Ok((self.text.to_owned(), self.closing(0)))
             }
             ']' | '}' => Err(NotJson),
-            '[' | '{' => self.fixed(last, 1, strings),
-            _ => self.behind_string(strings),
+            '[' | '{' => self.fixed(last, 1),
+            _ => self.behind_string(),
         }
     }
 
     /// The last thing is a string that is closed.
-    fn behind_string(&self, strings: OpenStrings) -> Fixed {
+    fn behind_string(&self) -> Fixed {
         let (at, bracket) = self.innermost();
         if bracket == '[' {
             return Ok((self.text.to_owned(), self.closing(0)));
@@ -163,31 +165,26 @@ impl<'a> BracketScan<'a> {
         let has_colon = self.slice(self.end.unwrap_or_default(), self.text.len()).contains(':');
         let start = self.start.unwrap_or_default();
         let Some(comma) = self.slice(at + 1, start).rfind(',').map(|comma| at + 1 + comma) else {
-            return self.fixed(at, 1, strings);
+            return self.fixed(at, 1);
         };
         if !has_colon && self.slice(comma + 1, start).contains(':') {
             return Ok((self.text.to_owned(), self.closing(0)));
         }
-        let (is_empty, head, tail) = self.fixed_behind(comma, '{', strings)?;
+        let (is_empty, head, tail) = self.fixed_behind(comma, '{')?;
         // A key alone is closed once too often, and so refused.
         let but = usize::from(is_empty || has_colon);
         Ok((head, tail + &self.closing(but)))
     }
 
     /// The text with what follows a place completed, and all brackets closed but the innermost ones.
-    fn fixed(&self, from: usize, but: usize, strings: OpenStrings) -> Fixed {
-        let (head, tail) = fix(self.slice(from, self.text.len()), strings)?;
+    fn fixed(&self, from: usize, but: usize) -> Fixed {
+        let (head, tail) = fix(self.slice(from, self.text.len()), self.strings)?;
         Ok((self.slice(0, from).to_owned() + &head, tail + &self.closing(but)))
     }
 
     /// The text with what follows a comma completed, as if that began with a bracket; true where nothing is left of it.
-    fn fixed_behind(
-        &self,
-        comma: usize,
-        bracket: char,
-        strings: OpenStrings,
-    ) -> Result<(bool, String, String), NotJson> {
-        let (head, tail) = fix(&format!("{bracket}{}", self.slice(comma + 1, self.text.len())), strings)?;
+    fn fixed_behind(&self, comma: usize, bracket: char) -> Result<(bool, String, String), NotJson> {
+        let (head, tail) = fix(&format!("{bracket}{}", self.slice(comma + 1, self.text.len())), self.strings)?;
         let inside = head.get(1..).unwrap_or_default();
         let shown = tail.get(..tail.len().saturating_sub(1)).unwrap_or_default();
         let is_empty = inside.is_empty() && shown.trim().is_empty();
