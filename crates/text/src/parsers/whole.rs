@@ -38,13 +38,11 @@ pub fn whole(parsing: &Parsing, vocabulary: &Vocabulary, text: &str) -> ParsedMe
 /// Returns true if the tools' parser parses a whole response: not if the request names the function or wants no calls.
 #[must_use]
 pub fn reads_calls(parsing: &Parsing) -> bool {
-    let forces_json = parsing.formats.tools.is_some_and(ToolFormat::forces_json);
-    parsing.formats.tools.is_some()
-        && match &parsing.choice {
-            ToolChoice::Auto => true,
-            ToolChoice::None => parsing.formats.is_engine(),
-            ToolChoice::Required | ToolChoice::Named(_) => !forces_json,
-        }
+    parsing.formats.tools.is_some_and(|format| match &parsing.choice {
+        ToolChoice::Auto => true,
+        ToolChoice::None => parsing.formats.is_engine(),
+        ToolChoice::Required | ToolChoice::Named(_) => !format.forces_json(),
+    })
 }
 
 /// Calls in the format's own way.
