@@ -12,7 +12,6 @@
 
 mod fit;
 mod knobs;
-mod linear;
 mod profile;
 mod transfer;
 mod work;
@@ -22,9 +21,8 @@ use std::time::Duration;
 use rand::{SeedableRng, rngs::Xoshiro256PlusPlus};
 
 pub use self::{
-    fit::{FitError, MeasuredStep, StepFit},
+    fit::{FitError, LinearModel, MeasuredStep, StepFit},
     knobs::{Knobs, Spread},
-    linear::LinearModel,
     profile::{PROFILES, Profile, UnknownProfile},
     transfer::{TransferClock, TransferTimes},
     work::StepWork,

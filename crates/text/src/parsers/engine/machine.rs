@@ -63,7 +63,7 @@ impl Machine {
         Self {
             grammar,
             duty,
-            scanner: Scanner::new(ids, vocabulary.texts()),
+            scanner: Scanner::new(ids, vocabulary.texts.clone()),
             lexer: Lexer::new(literals),
             state,
             knows_ids: false,

@@ -211,7 +211,7 @@ impl EngineParser {
     /// Tokens of reasoning in a whole answer.
     pub(super) fn count(grammar: &'static Grammar, vocabulary: &Vocabulary, ids: &[u32]) -> usize {
         let mut machine = Machine::new(grammar, vocabulary, Duty::Counting);
-        machine.push(&vocabulary.texts().of(ids).unwrap_or_default(), ids);
+        machine.push(&vocabulary.texts.of(ids).unwrap_or_default(), ids);
         machine.finish();
         machine.reasoning_tokens
     }
