@@ -2,7 +2,7 @@
 
 use super::{
     grammar::{Emit, Grammar, Mark, ParserState},
-    lexer::{Lexeme, Lexer},
+    lexer::Lexer,
     scanner::{Piece, Scanner},
 };
 use crate::parsers::vocabulary::Vocabulary;
@@ -113,14 +113,14 @@ impl Machine {
         }
     }
 
-    fn lexemes(&mut self, lexemes: Vec<Lexeme>, events: &mut Vec<MachineEvent>) {
+    fn lexemes(&mut self, lexemes: Vec<Piece>, events: &mut Vec<MachineEvent>) {
         for lexeme in lexemes {
             match lexeme {
-                Lexeme::Text(text) => self.put(&text, events),
-                Lexeme::Mark(mark, text) if self.knows_ids && self.scanner.has_token(mark) => {
+                Piece::Text(text, _) => self.put(&text, events),
+                Piece::Mark(mark, text) if self.knows_ids && self.scanner.has_token(mark) => {
                     self.put(&text, events);
                 }
-                Lexeme::Mark(mark, text) => self.mark(mark, &text, events),
+                Piece::Mark(mark, text) => self.mark(mark, &text, events),
             }
         }
     }

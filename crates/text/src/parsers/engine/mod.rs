@@ -122,29 +122,23 @@ impl EngineParser {
     }
 
     /// Holds back white space at the end of the reasoning.
-    fn trim(&mut self, delta: Option<Delta>) -> Option<Delta> {
+    fn trim(&mut self, mut delta: Option<Delta>) -> Option<Delta> {
         if !self.grammar.trims_reasoning {
             return delta;
         }
-        let Some(mut delta) = delta else {
+        let Some(reasoning) = delta.as_mut().and_then(|delta| delta.reasoning.take()) else {
             if self.reasoning_ended {
                 self.deferred_reasoning.clear();
             }
-            return None;
+            return delta;
         };
-        if let Some(reasoning) = delta.reasoning.take() {
-            let all = std::mem::take(&mut self.deferred_reasoning) + &reasoning;
-            let kept = all.trim_end().len();
-            self.deferred_reasoning = all.get(kept..).unwrap_or_default().to_owned();
-            delta.reasoning = all.get(..kept).filter(|kept| !kept.is_empty()).map(str::to_owned);
-            delta.is_reasoning_null = delta.reasoning.is_none();
-            if delta.reasoning.is_none() && delta.content.is_none() && delta.calls.is_empty() {
-                return None;
-            }
-        } else if self.reasoning_ended {
-            self.deferred_reasoning.clear();
-        }
-        Some(delta)
+        let all = std::mem::take(&mut self.deferred_reasoning) + &reasoning;
+        let kept = all.trim_end().len();
+        self.deferred_reasoning = all.get(kept..).unwrap_or_default().to_owned();
+        let reasoning = all.get(..kept).filter(|kept| !kept.is_empty()).map(str::to_owned);
+        let delta = Delta { is_reasoning_null: reasoning.is_none(), reasoning, ..delta? };
+        let is_empty = delta.reasoning.is_none() && delta.content.is_none() && delta.calls.is_empty();
+        (!is_empty).then_some(delta)
     }
 
     /// A whole answer's reasoning and the rest, by its text alone.
