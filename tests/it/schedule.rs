@@ -100,7 +100,7 @@ fn hashes_are_those_that_an_engine_published() {
                 KvCacheEvent::BlockStored(stored) => {
                     (stored.block_hashes[0].external(), stored.parent_block_hash.map(|hash| hash.external()))
                 }
-                KvCacheEvent::BlockRemoved { .. } | KvCacheEvent::AllBlocksCleared => panic!("nothing is evicted"),
+                KvCacheEvent::BlockRemoved(_) | KvCacheEvent::AllBlocksCleared => panic!("nothing is evicted"),
             }));
         }
     }

@@ -59,11 +59,10 @@ pub(super) enum FieldFault<'a> {
     Plain(&'static str, &'static str),
     /// The same, and the inside of its `ctx` dictionary.
     WithContext(&'static str, &'static str, &'static str),
-    AtMost(i128),
-    AtLeast(i128),
+    /// Beyond a bound, and what follows it in `ctx`: `.0` where it is no whole number.
+    AtMost(i128, &'static str),
+    AtLeast(i128, &'static str),
     Above(i128),
-    AtMostFloat(i32),
-    AtLeastFloat(i32),
     /// A list of more items than `most`.
     TooLong {
         most: usize,
@@ -119,23 +118,16 @@ impl FieldFault<'_> {
             Self::WithContext(kind, message, context) => (kind, message.to_owned(), context.to_owned()),
             Self::NoneOf(words) => return literal(&alternatives(words)),
             Self::NotExactly(flag) => return literal(&python::literal(&Value::Bool(flag))),
-            Self::AtMost(bound) => {
-                ("less_than_equal", format!("Input should be less than or equal to {bound}"), format!("'le': {bound}"))
+            Self::AtMost(bound, fraction) => {
+                let message = format!("Input should be less than or equal to {bound}");
+                ("less_than_equal", message, format!("'le': {bound}{fraction}"))
             }
-            Self::AtLeast(bound) => {
+            Self::AtLeast(bound, fraction) => {
                 let message = format!("Input should be greater than or equal to {bound}");
-                ("greater_than_equal", message, format!("'ge': {bound}"))
+                ("greater_than_equal", message, format!("'ge': {bound}{fraction}"))
             }
             Self::Above(bound) => {
                 ("greater_than", format!("Input should be greater than {bound}"), format!("'gt': {bound}"))
-            }
-            Self::AtMostFloat(bound) => {
-                let message = format!("Input should be less than or equal to {bound}");
-                ("less_than_equal", message, format!("'le': {bound}.0"))
-            }
-            Self::AtLeastFloat(bound) => {
-                let message = format!("Input should be greater than or equal to {bound}");
-                ("greater_than_equal", message, format!("'ge': {bound}.0"))
             }
             Self::TooLong { most, count } => {
                 let message = format!("List should have at most {most} items after validation, not {count}");

@@ -1,10 +1,8 @@
 //! Values as Python prints them: the engine's error messages are full of them.
 
-use std::fmt::Write as _;
-
 use serde_json::Value;
 
-pub(super) use text::python::repr_float as float;
+pub(super) use text::python::{repr, repr_float as float};
 
 /// Begins a text that stands for a number which a [`Value`] does not hold: `NaN`, an infinity, or a whole number of more than 64 bits.
 pub(super) const NUMBER: &str = "\u{fdd0}";
@@ -16,31 +14,6 @@ pub(super) fn number_text(value: &Value) -> Option<&str> {
 
 pub(super) fn is_whole(number: &str) -> bool {
     number.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit())
-}
-
-/// `repr` of a string: single quotes unless it holds some and no double ones.
-pub(super) fn repr(text: &str) -> String {
-    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push(quote);
-    for c in text.chars() {
-        match c {
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\\' => out.push_str("\\\\"),
-            c if c == quote => {
-                out.push('\\');
-                out.push(c);
-            }
-            c if c.is_control() => {
-                let _ = write!(out, "\\x{:02x}", u32::from(c));
-            }
-            c => out.push(c),
-        }
-    }
-    out.push(quote);
-    out
 }
 
 /// `str` of a scalar, `repr` of what is inside containers.

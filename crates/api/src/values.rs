@@ -60,8 +60,8 @@ fn whole(text: &str) -> Option<i128> {
 /// A value as a whole number in a range, both ends included.
 pub(super) fn int_in(value: &Value, least: i128, most: i128) -> ValueResult<i128> {
     match int(value)? {
-        whole if whole > most => Err(FieldFault::AtMost(most)),
-        whole if whole < least => Err(FieldFault::AtLeast(least)),
+        whole if whole > most => Err(FieldFault::AtMost(most, "")),
+        whole if whole < least => Err(FieldFault::AtLeast(least, "")),
         whole => Ok(whole),
     }
 }
@@ -80,8 +80,8 @@ pub(super) fn float(value: &Value) -> ValueResult<f64> {
 /// A value as a number in a range, both ends included.
 pub(super) fn float_in(value: &Value, least: i32, most: i32) -> ValueResult<f64> {
     match float(value)? {
-        number if number > f64::from(most) => Err(FieldFault::AtMostFloat(most)),
-        number if number < f64::from(least) => Err(FieldFault::AtLeastFloat(least)),
+        number if number > f64::from(most) => Err(FieldFault::AtMost(most.into(), ".0")),
+        number if number < f64::from(least) => Err(FieldFault::AtLeast(least.into(), ".0")),
         number => Ok(number),
     }
 }

@@ -12,22 +12,15 @@ const APART: Duration = Duration::from_secs(10);
 /// Rate limit of one kind of log line.
 #[derive(Debug, Default)]
 pub struct RateLimitedLog {
-    state: Lock<Suppression>,
-}
-
-#[derive(Debug, Default)]
-struct Suppression {
-    /// When a line was last written.
-    last: Option<Instant>,
-    /// Lines that were suppressed since.
-    suppressed: u64,
+    /// When a line was last written, and the lines that were suppressed since.
+    state: Lock<(Option<Instant>, u64)>,
 }
 
 impl RateLimitedLog {
     /// Creates a limit of which no line was written yet.
     #[must_use]
     pub const fn new() -> Self {
-        Self { state: Lock::new(Suppression { last: None, suppressed: 0 }) }
+        Self { state: Lock::new((None, 0)) }
     }
 
     /// Returns the number of lines suppressed since the last one where another one is due; `None` where none is.
@@ -37,13 +30,13 @@ impl RateLimitedLog {
 
     fn due_at(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock();
-        if state.last.is_some_and(|last| now.saturating_duration_since(last) < APART) {
-            state.suppressed += 1;
+        let (last, suppressed) = &mut *state;
+        if last.is_some_and(|last| now.saturating_duration_since(last) < APART) {
+            *suppressed += 1;
             return None;
         }
-        let Suppression { suppressed, .. } =
-            std::mem::replace(&mut *state, Suppression { last: Some(now), suppressed: 0 });
-        Some(suppressed)
+        *last = Some(now);
+        Some(std::mem::take(suppressed))
     }
 }
 

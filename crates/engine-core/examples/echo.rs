@@ -5,11 +5,10 @@
 use std::{collections::BTreeMap, io, time::Duration};
 
 use vllm_vcr_engine_core::{
-    clock::monotonic_seconds,
     handshake::ReadyResponse,
     layout::VersionFamily,
     msgpack::MsgpackValue,
-    outputs::{PrefillStats, WireFinish, WireOutput, WireOutputs},
+    outputs::{PrefillStats, WireFinish, WireOutput, WireOutputs, monotonic_seconds},
     request::{EngineCoreRequest, RequestType, aborted},
     session::{EngineSession, SessionInput},
     utility::UtilityCall,

@@ -38,7 +38,7 @@ impl EngineAddresses {
     /// Where it is no such answer, or names no addresses, or not as many for outputs as for inputs.
     pub fn read(bytes: &[u8]) -> Result<Self, MessageError> {
         let message = "EngineHandshakeMetadata";
-        let value = MsgpackValue::read(bytes).map_err(|source| MessageError::Msgpack { message, source })?;
+        let value = MsgpackValue::read(bytes).map_err(|source| MessageError::Msgpack(message, source))?;
         let addresses = value.get("addresses");
         let absent = |field, wanted| MessageError::Field { message, field, wanted };
         let addresses = addresses.ok_or(absent("addresses", "a map"))?;

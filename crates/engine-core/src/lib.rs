@@ -11,7 +11,6 @@
 //! Source: `vllm/v1/engine/__init__.py`, `vllm/v1/serial_utils.py`, `vllm/v1/engine/core.py` of 0.10 to 0.33, ZMTP 3.0 (rfc.zeromq.org/spec/23).
 //! See docs/decisions/0134-the-engine-core-protocol-is-read-by-tables.md.
 
-pub mod clock;
 pub mod handshake;
 pub mod layout;
 pub mod msgpack;
@@ -23,19 +22,14 @@ pub mod utility;
 pub mod zmtp;
 pub mod zmtp_reader;
 
-use self::msgpack::MsgpackError;
+use self::{layout::KNOWN_VERSIONS, msgpack::MsgpackError};
 
 /// Why a message is none that is understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// It is no MessagePack, or more than is taken.
-    #[error("{message}: {source}")]
-    Msgpack {
-        /// Its name in vLLM.
-        message: &'static str,
-        /// What is wrong.
-        source: MsgpackError,
-    },
+    /// It is no MessagePack, or more than is taken; with its name in vLLM.
+    #[error("{0}: {1}")]
+    Msgpack(&'static str, #[source] MsgpackError),
     /// A field has another type than vLLM gives it, or is absent.
     #[error("{message}.{field} is not {wanted}")]
     Field {
@@ -46,21 +40,12 @@ pub enum MessageError {
         /// What it has to be.
         wanted: &'static str,
     },
-    /// The number of fields belongs to no version that is known.
-    #[error("{message} has {length} fields; known are those of vLLM {known}")]
-    Layout {
-        /// Name of the message in vLLM.
-        message: &'static str,
-        /// Number of its fields.
-        length: usize,
-        /// The versions that are known.
-        known: &'static str,
-    },
-    /// Something that vLLM may send, and that is not taken here.
-    #[error("{message}.{field}: {reason}")]
+    /// The number of a request's fields belongs to no version that is known.
+    #[error("EngineCoreRequest has {0} fields; known are those of vLLM {KNOWN_VERSIONS}")]
+    Layout(usize),
+    /// Something that vLLM may send in a request, and that is not taken here.
+    #[error("EngineCoreRequest.{field}: {reason}")]
     Refused {
-        /// Name of the message in vLLM.
-        message: &'static str,
         /// Name of the field in vLLM.
         field: &'static str,
         /// Why, and what to do.

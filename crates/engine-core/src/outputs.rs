@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use rustix::time::{ClockId, clock_gettime};
+
 use crate::{MessageError, layout::VersionFamily, msgpack::MsgpackValue};
 
 /// Name of the struct in vLLM.
@@ -9,6 +11,14 @@ const OUTPUTS: &str = "EngineCoreOutputs";
 
 /// Type of the extension that holds the bytes of a tensor.
 const RAW: i8 = 3;
+
+/// Seconds of the machine's monotonic clock, which Python's `time.monotonic` shows too. A front end subtracts the engine's times only
+/// from each other.
+#[must_use]
+pub fn monotonic_seconds() -> f64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}
 
 /// Why an output ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -368,7 +378,7 @@ impl WireOutputs {
     /// # Errors
     /// Where it is no such message.
     pub fn read(bytes: &[u8], frames: &[Vec<u8>], family: VersionFamily) -> Result<Self, MessageError> {
-        let value = MsgpackValue::read(bytes).map_err(|source| MessageError::Msgpack { message: OUTPUTS, source })?;
+        let value = MsgpackValue::read(bytes).map_err(|source| MessageError::Msgpack(OUTPUTS, source))?;
         let wrong = |field, wanted| MessageError::Field { message: OUTPUTS, field, wanted };
         let items = value.as_array().ok_or(wrong("fields", "a list"))?;
         let get = |at: usize| items.get(at).filter(|value| !value.is_nil());

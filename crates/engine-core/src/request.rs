@@ -1,10 +1,6 @@
 //! What a front end sends: `EngineCoreRequest` and `SamplingParams`.
 
-use crate::{
-    MessageError,
-    layout::{KNOWN_VERSIONS, VersionFamily},
-    msgpack::MsgpackValue,
-};
+use crate::{MessageError, layout::VersionFamily, msgpack::MsgpackValue};
 
 /// First frame of a message: what follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,12 +92,10 @@ impl EngineCoreRequest {
     /// # Errors
     /// Where it is no request of a known version.
     pub fn read(bytes: &[u8]) -> Result<Self, MessageError> {
-        let value = MsgpackValue::read(bytes).map_err(|source| MessageError::Msgpack { message: REQUEST, source })?;
+        let value = MsgpackValue::read(bytes).map_err(|source| MessageError::Msgpack(REQUEST, source))?;
         let items = value.as_array().ok_or(wrong("fields", "a list"))?;
         let has_eos = !matches!(items.get(5), Some(MsgpackValue::Float(_)));
-        let family = VersionFamily::of_request(items.len(), has_eos);
-        let layout = || MessageError::Layout { message: REQUEST, length: items.len(), known: KNOWN_VERSIONS };
-        let family = family.ok_or_else(layout)?;
+        let family = VersionFamily::of_request(items.len(), has_eos).ok_or(MessageError::Layout(items.len()))?;
         Self::of_fields(family, &PositionalFields { family, items })
     }
 
@@ -151,14 +145,13 @@ impl<'a> PositionalFields<'a> {
 
     /// What is not read of it, in words.
     fn refused(&self) -> Option<MessageError> {
-        let refused = |field, reason| MessageError::Refused { message: REQUEST, field, reason };
         let pickled = self.family.request_fields().zip(self.items).find(|(_, value)| has_pickle(value));
         if let Some((field, _)) = pickled {
             let reason = "pickled values are not read; unset VLLM_ALLOW_INSECURE_SERIALIZATION at the front end";
-            return Some(refused(field, reason));
+            return Some(MessageError::Refused { field, reason });
         }
         let (field, reason) = ("prompt_embeds", "prompts as embeddings are not read; send token ids or text");
-        self.get(field).map(|_| refused(field, reason))
+        self.get(field).map(|_| MessageError::Refused { field, reason })
     }
 }
 
@@ -209,7 +202,7 @@ pub fn client_request(id: &str, external: Option<&str>) -> (Option<u32>, String)
 /// Where it is no list of texts.
 pub fn aborted(bytes: &[u8]) -> Result<Vec<String>, MessageError> {
     let message = "ABORT";
-    let value = MsgpackValue::read(bytes).map_err(|source| MessageError::Msgpack { message, source })?;
+    let value = MsgpackValue::read(bytes).map_err(|source| MessageError::Msgpack(message, source))?;
     let ids = value.as_array().and_then(|ids| ids.iter().map(|id| id.as_str().map(str::to_owned)).collect());
     ids.ok_or(MessageError::Field { message, field: "request_ids", wanted: "a list of texts" })
 }

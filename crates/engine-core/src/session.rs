@@ -7,7 +7,7 @@
 use std::{io, sync::Arc, time::Duration};
 
 use tokio::{
-    net::tcp::OwnedWriteHalf,
+    net::tcp::OwnedReadHalf,
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinSet,
     time::{sleep, timeout},
@@ -15,7 +15,7 @@ use tokio::{
 
 use crate::{
     handshake::{ENGINE_CORE_DEAD, EngineAddresses, ReadyResponse, hello, identity},
-    zmtp::{FRAME_COST, FrameWriter, HeldBytes, SocketType, ZmtpConnection},
+    zmtp::{FRAME_COST, FrameWriter, Frames, HeldBytes, SocketType, ZmtpConnection},
 };
 
 /// Time between two attempts to reach a front end.
@@ -76,12 +76,12 @@ enum InputSource {
 /// A front end that was met. Its connections end when this is dropped.
 #[derive(Debug)]
 pub struct EngineSession {
-    clients: Vec<FrameWriter<OwnedWriteHalf>>,
-    coordinator: Option<FrameWriter<OwnedWriteHalf>>,
+    clients: Vec<FrameWriter>,
+    coordinator: Option<FrameWriter>,
     incoming: mpsc::Receiver<WaitingInput>,
     /// Those that are read, and the writers of those that are written to once.
     _readers: JoinSet<()>,
-    _kept: Vec<FrameWriter<OwnedWriteHalf>>,
+    _kept: Vec<FrameWriter>,
 }
 
 impl EngineSession {
@@ -189,7 +189,7 @@ async fn reach(endpoint: &str, socket: SocketType, identity: &[u8]) -> io::Resul
     }
 }
 
-async fn write(to: &mut FrameWriter<OwnedWriteHalf>, message: &[u8]) -> io::Result<()> {
+async fn write(to: &mut FrameWriter, message: &[u8]) -> io::Result<()> {
     let stopped = || io::Error::new(io::ErrorKind::TimedOut, format!("it has read nothing for {SEND_WITHIN:?}"));
     timeout(SEND_WITHIN, to.send(&[message])).await.map_err(|_| stopped())?
 }
@@ -200,11 +200,7 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionRefused | ConnectionReset | TimedOut | UnexpectedEof)
 }
 
-async fn read(
-    mut frames: crate::zmtp::Frames<tokio::net::tcp::OwnedReadHalf>,
-    from: InputSource,
-    waiting: WaitingInputs,
-) {
+async fn read(mut frames: Frames<OwnedReadHalf>, from: InputSource, waiting: WaitingInputs) {
     loop {
         let input = match (frames.message().await, from) {
             (Ok(frames), InputSource::Client(client)) => SessionInput::Client { client, frames },

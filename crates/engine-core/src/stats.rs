@@ -149,13 +149,6 @@ impl PrefixCacheStats {
 }
 
 impl SpecDecodingStats {
-    /// Forgets everything, but for its memory.
-    pub fn clear(&mut self) {
-        let mut per_pos = std::mem::take(&mut self.num_accepted_tokens_per_pos);
-        per_pos.clear();
-        *self = Self { num_accepted_tokens_per_pos: per_pos, ..Self::default() };
-    }
-
     /// Adds the drafts of another step.
     pub fn add(&mut self, other: &Self) {
         self.num_drafts += other.num_drafts;

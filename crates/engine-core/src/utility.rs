@@ -22,7 +22,7 @@ impl UtilityCall {
     /// Where it is no such call.
     pub fn read(bytes: &[u8]) -> Result<Self, MessageError> {
         let message = "utility call";
-        let value = MsgpackValue::read(bytes).map_err(|source| MessageError::Msgpack { message, source })?;
+        let value = MsgpackValue::read(bytes).map_err(|source| MessageError::Msgpack(message, source))?;
         let wrong = |field, wanted| MessageError::Field { message, field, wanted };
         let Some([client, call_id, method, rest @ ..]) = value.as_array() else {
             return Err(wrong("length", "a list of client, number, method and arguments"));

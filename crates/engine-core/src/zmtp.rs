@@ -15,7 +15,7 @@ use std::{
 };
 
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     net::{
         TcpStream,
         tcp::{OwnedReadHalf, OwnedWriteHalf},
@@ -127,6 +127,14 @@ pub fn put_frame(bytes: &mut Vec<u8>, flags: u8, length: usize) {
             bytes.push(flags | LONG);
             bytes.extend((length as u64).to_be_bytes());
         }
+    }
+}
+
+/// Appends a message.
+pub fn put_message(bytes: &mut Vec<u8>, frames: &[impl AsRef<[u8]>]) {
+    for (at, frame) in (1..).zip(frames) {
+        put_frame(bytes, if at < frames.len() { MORE } else { 0 }, frame.as_ref().len());
+        bytes.extend_from_slice(frame.as_ref());
     }
 }
 
@@ -266,19 +274,16 @@ impl SocketType {
 
 /// Writer of messages.
 #[derive(Debug)]
-pub struct FrameWriter<W>(W);
+pub struct FrameWriter(OwnedWriteHalf);
 
-impl<W: AsyncWrite + Unpin> FrameWriter<W> {
+impl FrameWriter {
     /// Writes a message; returns once the system has it.
     ///
     /// # Errors
     /// Where the peer is gone.
     pub async fn send(&mut self, frames: &[&[u8]]) -> io::Result<()> {
         let mut bytes = Vec::new();
-        for (at, frame) in frames.iter().enumerate() {
-            put_frame(&mut bytes, if at + 1 < frames.len() { MORE } else { 0 }, frame.len());
-            bytes.extend_from_slice(frame);
-        }
+        put_message(&mut bytes, frames);
         self.0.write_all(&bytes).await?;
         self.0.flush().await
     }
@@ -290,7 +295,7 @@ pub struct ZmtpConnection {
     /// What the peer sends.
     pub reader: Frames<OwnedReadHalf>,
     /// What is sent to it.
-    pub writer: FrameWriter<OwnedWriteHalf>,
+    pub writer: FrameWriter,
     /// The peer's identity; empty where it has none.
     pub peer_identity: Vec<u8>,
 }

@@ -4,15 +4,7 @@
 //!
 //! See docs/decisions/0142-the-engine-core-tap-relays-bytes.md.
 
-use crate::zmtp::{COMMAND, FRAME_COST, GREETING, HeldBytes, HeldShare, LONG, MORE, put_frame};
-
-/// Appends a message.
-pub fn put_message(bytes: &mut Vec<u8>, frames: &[Vec<u8>]) {
-    for (at, frame) in (1..).zip(frames) {
-        put_frame(bytes, if at < frames.len() { MORE } else { 0 }, frame.len());
-        bytes.extend_from_slice(frame);
-    }
-}
+use crate::zmtp::{COMMAND, FRAME_COST, GREETING, HeldBytes, HeldShare, LONG, MORE};
 
 /// Something that a connection's bytes contain.
 #[derive(Debug, PartialEq, Eq)]
@@ -179,6 +171,7 @@ fn begun(head: &[u8]) -> Option<(u8, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::zmtp::{put_frame, put_message};
 
     fn read(reader: &mut ZmtpReader, bytes: &[u8], cut: usize) -> Vec<ZmtpUnit> {
         let mut units = Vec::new();

@@ -106,7 +106,8 @@ impl RecordedTimings {
                 live.end = live.end.min(now);
             }
         }
-        self.note_present(now, present);
+        while self.present.pop_if(|(_, earlier)| *earlier <= present).is_some() {}
+        self.present.push((now, present));
         for scheduled in &decisions.scheduled {
             let id = scheduled.request_id;
             if let Some(live) = self.live.get_mut(&id) {
@@ -118,11 +119,6 @@ impl RecordedTimings {
             }
         }
         self.rounds += 1;
-    }
-
-    fn note_present(&mut self, now: Duration, present: usize) {
-        while self.present.pop_if(|(_, earlier)| *earlier <= present).is_some() {}
-        self.present.push((now, present));
     }
 }
 

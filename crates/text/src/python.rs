@@ -47,9 +47,6 @@ pub fn read<'a, B: Build<'a>>(text: &'a str, deepest: usize, build: &mut B) -> R
 }
 
 /// `raw_decode`: the value that a text begins with, and its bytes.
-///
-/// # Errors
-/// As [`read`].
 pub(crate) fn read_first<'a, B: Build<'a>>(
     text: &'a str,
     deepest: usize,
@@ -268,25 +265,45 @@ pub fn escaped_character(escape: &str) -> (char, usize) {
 
 /// Writes a text as `json.dumps` does; `ascii` is its `ensure_ascii`.
 pub fn write_string(text: &str, ascii: bool, out: &mut String) {
-    out.push('"');
+    let json = serde_json::to_string(text).unwrap_or_default();
+    if !ascii {
+        return out.push_str(&json);
+    }
+    for c in json.chars() {
+        if c > '~' {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(out, "\\u{unit:04x}");
+            }
+        } else {
+            out.push(c);
+        }
+    }
+}
+
+/// `repr` of a string: single quotes unless it holds some and no double ones.
+#[must_use]
+pub fn repr(text: &str) -> String {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push(quote);
     for c in text.chars() {
         match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
             '\n' => out.push_str("\\n"),
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            c if c < ' ' || (ascii && c > '~') => {
-                for unit in c.encode_utf16(&mut [0; 2]) {
-                    let _ = write!(out, "\\u{unit:04x}");
-                }
+            '\\' => out.push_str("\\\\"),
+            c if c == quote => {
+                out.push('\\');
+                out.push(c);
+            }
+            c if c.is_control() => {
+                let _ = write!(out, "\\x{:02x}", u32::from(c));
             }
             c => out.push(c),
         }
     }
-    out.push('"');
+    out.push(quote);
+    out
 }
 
 /// A float as `json.dumps` writes it.

@@ -116,8 +116,8 @@ fn fields<const N: usize>(fields: [(&str, Value); N]) -> Map<String, Value> {
 fn event(event: KvCacheEvent<'_>) -> Value {
     match event {
         KvCacheEvent::BlockStored(stored) => self::stored(&stored),
-        KvCacheEvent::BlockRemoved { block_hash } => {
-            json!({"kind": "BlockRemoved", "block_hashes": [block_hash.external()], "medium": "GPU", "group_idx": 0})
+        KvCacheEvent::BlockRemoved(hash) => {
+            json!({"kind": "BlockRemoved", "block_hashes": [hash.external()], "medium": "GPU", "group_idx": 0})
         }
         KvCacheEvent::AllBlocksCleared => json!({"kind": "AllBlocksCleared"}),
     }

@@ -188,7 +188,7 @@ impl Engine {
             let open = SideChannel::open(&config, inbox, &self.metrics);
             let (host, port) = (config.host.clone(), config.port);
             let channel = Arc::new(open.map_err(|source| EngineError::SideChannel { host, port, source })?);
-            let clock = TransferClock::new(config.times, time_scale, seed);
+            let clock = TransferClock::new(config.times, time_scale, seed ^ TransferClock::SEED);
             let clock = PacedTransfers { clock, slowdown: Arc::clone(&self.slowdown) };
             let (of_engine, metrics) = (Arc::clone(&channel), Arc::clone(&self.metrics));
             stepping.connector = Some(KvConnector::new(&config, clock, of_engine, metrics, block_size));

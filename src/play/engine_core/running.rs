@@ -57,7 +57,7 @@ pub(super) struct EngineClock {
 
 impl EngineClock {
     pub(super) fn now() -> Self {
-        Self { instant: Instant::now(), seconds: engine_core::clock::monotonic_seconds() }
+        Self { instant: Instant::now(), seconds: engine_core::outputs::monotonic_seconds() }
     }
 
     pub(super) fn seconds(self, at: Instant) -> f64 {

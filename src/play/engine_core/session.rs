@@ -248,7 +248,7 @@ impl FrontEnd {
         let engine_index = self.core.rank.into();
         let called = async move {
             let utility_output = Some(call(&state, &adapters, &requested).await);
-            let timestamp = engine_core::clock::monotonic_seconds();
+            let timestamp = engine_core::outputs::monotonic_seconds();
             let outputs = WireOutputs { engine_index, utility_output, timestamp, ..WireOutputs::default() };
             SessionEvent::Called { client: requested.client_index, bytes: outputs.to_bytes(family) }
         };
@@ -350,7 +350,7 @@ impl FrontEnd {
         let outputs = WireOutputs {
             engine_index: self.core.rank.into(),
             scheduler_stats: Some(self.stats(report)),
-            timestamp: engine_core::clock::monotonic_seconds(),
+            timestamp: engine_core::outputs::monotonic_seconds(),
             ..WireOutputs::default()
         };
         self.session.send_to_coordinator(&outputs.to_bytes(self.family)).await

@@ -12,10 +12,7 @@ use crate::{
             stop::StopStrings,
         },
     },
-    text::{
-        parsers::DeltaContent,
-        prompt::{Detokenizer, SkipSpecial},
-    },
+    text::prompt::{Detokenizer, SkipSpecial},
 };
 
 /// Detokenizer of a client's text.
@@ -62,10 +59,7 @@ impl ShownText {
         }
         let Some(parser) = &mut self.parser else { return text };
         let mut step = ChoiceStep { text, ids: vec![id], finish: None };
-        match parser.event(&mut step).map(|delta| delta.content) {
-            Some(DeltaContent::Text(text)) => text,
-            Some(DeltaContent::Unset | DeltaContent::Null) | None => String::new(),
-        }
+        parser.event(&mut step).and_then(|delta| delta.content).unwrap_or_default()
     }
 
     /// An answer of which these tokens were delivered.

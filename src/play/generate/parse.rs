@@ -8,8 +8,8 @@ use crate::{
     api::{AnswerMessage, ChatPrompt, GenerationInput, GenerationRequest, MessageCall, StopReason},
     play::{generate::output::ChoiceStep, load::model::Parsers},
     text::parsers::{
-        self, CallIds, Delta, DeltaContent, Formats, Function, Parsing, ReasoningFormat, ReasoningMarks, StreamParser,
-        Thinking, ToolChoice, count_reasoning_tokens, counts_by_text, reads_calls, whole,
+        self, CallIds, Delta, Formats, Function, Parsing, ReasoningFormat, ReasoningMarks, StreamParser, ToolChoice,
+        count_reasoning_tokens, counts_by_text, reads_calls, whole,
     },
 };
 
@@ -48,7 +48,7 @@ impl ParsedBy {
         };
         let parsing = Parsing {
             formats,
-            thinking: thinking(formats, chat),
+            thinks: thinks(formats, chat),
             choice: request.tools.choice.clone(),
             functions: functions(chat),
         };
@@ -115,7 +115,7 @@ impl ParsedBy {
         if self.sends_reasoning {
             return Some(delta);
         }
-        let has_content = matches!(&delta.content, DeltaContent::Text(text) if !text.is_empty());
+        let has_content = delta.content.as_ref().is_some_and(|text| !text.is_empty());
         (has_content || !delta.calls.is_empty()).then_some(Delta { reasoning: None, ..delta })
     }
 
@@ -156,16 +156,14 @@ impl ParsedBy {
 }
 
 /// Checks whether the model thinks, as the request asks, or else as its format has it.
-pub(in crate::play) fn thinking(formats: Formats, chat: &ChatPrompt) -> Thinking {
-    let absent = formats.reasoning.map_or(Thinking::On, ReasoningFormat::default_thinking);
+pub(in crate::play) fn thinks(formats: Formats, chat: &ChatPrompt) -> bool {
     let has_two = matches!(formats.reasoning, Some(ReasoningFormat::DeepseekV3 | ReasoningFormat::Holo2));
     let names: &[&str] = if has_two { &["enable_thinking", "thinking"] } else { &["enable_thinking"] };
     let switches: Vec<bool> = names.iter().filter_map(|name| chat.is_set(name)).collect();
-    match switches.as_slice() {
-        [] => absent,
-        switches if switches.contains(&true) => Thinking::On,
-        _ => Thinking::Off,
+    if switches.is_empty() {
+        return formats.reasoning.is_none_or(ReasoningFormat::thinks_by_default);
     }
+    switches.contains(&true)
 }
 
 /// The functions that the request offers.
@@ -294,9 +292,7 @@ fn called(finish: &mut Option<StepFinish>) {
 /// Adds a step to the parts of an answer.
 fn add(message: &mut AnswerMessage, delta: Delta) {
     let text = |into: &mut Option<String>, text: &str| into.get_or_insert_default().push_str(text);
-    if let DeltaContent::Text(content) = &delta.content {
-        text(&mut message.content, content);
-    }
+    delta.content.iter().for_each(|content| text(&mut message.content, content));
     delta.reasoning.iter().for_each(|reasoning| text(&mut message.reasoning, reasoning));
     for call in delta.calls {
         if let Some(name) = call.name {
@@ -316,7 +312,7 @@ mod tests {
     fn a_message_that_offers_no_tools_has_no_calls_however_it_is_read() {
         let formats = Formats { reasoning: None, tools: Some(ToolFormat::Hermes) };
         let parsers = Arc::new(Parsers::new(formats, &Tokenizer::ids_only(100).unwrap()));
-        let parsing = Parsing { formats, thinking: Thinking::On, choice: ToolChoice::Auto, functions: Arc::new([]) };
+        let parsing = Parsing { formats, choice: ToolChoice::Auto, ..Parsing::default() };
         let whole = ParsedBy {
             parsers,
             parsing,

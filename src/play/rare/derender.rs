@@ -28,7 +28,7 @@ use crate::{
         },
     },
     text::{
-        parsers::{Delta, DeltaContent, StreamParser},
+        parsers::{Delta, StreamParser},
         prompt::{DecodeWindow, SkipSpecial},
     },
 };
@@ -219,7 +219,7 @@ impl<'a> Derenderer<'a> {
                 completion_chunk_choice(choice, &text, &logprobs)
             }
             Api::Chat => {
-                let content = if text.is_empty() { DeltaContent::Null } else { DeltaContent::Text(text) };
+                let content = Some(text).filter(|text| !text.is_empty());
                 let delta = delta(&Delta { content, ..Delta::default() }, role(&mut state));
                 let ids = choice.ids.as_deref().filter(|_| self.sends_ids());
                 chat_chunk_choice(choice, &delta, &logprobs, (choice.finish.as_deref(), ids))

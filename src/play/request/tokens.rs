@@ -96,7 +96,7 @@ pub(in crate::play) fn chat_ids(
     let model = &state.model;
     let text = with_template(model, chat, |template| template.render(&conversation(chat, &kwargs, model.takes_media)))?
         .map_err(|error| match error {
-            PromptError::NotMultimodal { .. } => {
+            PromptError::NotMultimodal(_) => {
                 ApiError::bad_request(format!("{} is not a multimodal model", model.first_name()))
             }
             other => refused(other),

@@ -145,7 +145,7 @@ async fn unmatched_answers_are_as_long_as_records_where_that_is_asked() {
 
 /// Every reasoning parser, with what a request has to say so that the model thinks.
 fn thinking() -> impl Iterator<Item = (ReasoningFormat, Value)> {
-    ReasoningFormat::names().map(|name| {
+    ReasoningFormat::ALL.map(ReasoningFormat::name).into_iter().map(|name| {
         let format: ReasoningFormat = name.parse().unwrap();
         let kwargs = if name == "deepseek_v3" { json!({"thinking": true}) } else { json!({}) };
         (format, json!({"chat_template_kwargs": kwargs}))

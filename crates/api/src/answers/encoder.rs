@@ -17,7 +17,6 @@ use crate::{
     usage::Usage,
 };
 use net::wire::EventBuffer;
-use text::parsers::DeltaContent;
 
 /// The form of a response.
 #[derive(Debug)]
@@ -162,10 +161,6 @@ fn step<'a>(piece: &'a ChoiceChunk<'_>) -> ChatStep<'a> {
     let Some(delta) = piece.delta else {
         return ChatStep { raw, logprobs, content: Some(piece.text), finish, stop, ..ChatStep::default() };
     };
-    let content = match &delta.content {
-        DeltaContent::Text(text) => Some(text.as_str()),
-        DeltaContent::Unset | DeltaContent::Null => None,
-    };
-    let reasoning = delta.reasoning.as_deref();
+    let (content, reasoning) = (delta.content.as_deref(), delta.reasoning.as_deref());
     ChatStep { raw, logprobs, content, reasoning, refusal: None, calls: &delta.calls, finish, stop }
 }

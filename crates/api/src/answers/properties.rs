@@ -13,7 +13,7 @@ use crate::{
     responses::{ResponseEncoder, ResponseHead, ResponsesRequest},
 };
 use net::wire::EventBuffer;
-use text::parsers::{CallDelta, Delta, DeltaContent};
+use text::parsers::{CallDelta, Delta};
 
 fn text() -> impl Strategy<Value = String> {
     prop::collection::vec(prop::sample::select(vec!["a", " ", "é", "日本", "\"", "\\n", "{", "word "]), 1..9)
@@ -164,7 +164,7 @@ fn deltas(message: &AnswerMessage) -> Vec<Delta> {
     let reasoning = chars(message.reasoning.as_deref().unwrap_or_default()).into_iter();
     let reasoning = reasoning.map(|text| Delta { reasoning: Some(text), ..Delta::default() });
     let content = chars(message.content.as_deref().unwrap_or_default()).into_iter();
-    let content = content.map(|text| Delta { content: DeltaContent::Text(text), ..Delta::default() });
+    let content = content.map(|text| Delta { content: Some(text), ..Delta::default() });
     let calls = message.calls.iter().enumerate().flat_map(|(index, call)| {
         let begun =
             CallDelta { index, id: Some(call.id.clone()), name: Some(call.name.clone()), ..CallDelta::default() };
@@ -209,7 +209,7 @@ fn streamed(endpoint: Endpoint, message: &AnswerMessage, finish: &str, usage: &U
     encoder.open(0, &Opening::default(), &mut out);
     let deltas = deltas(message);
     for (at, delta) in deltas.iter().enumerate() {
-        let text = if let DeltaContent::Text(text) = &delta.content { text } else { "" };
+        let text = delta.content.as_deref().unwrap_or_default();
         let finish = (at + 1 == deltas.len()).then_some((finish, &StopReason::Unnamed));
         let delta = (endpoint != Endpoint::Completions).then_some(delta);
         encoder.add(&ChoiceChunk { text, delta, finish, ..ChoiceChunk::default() }, &mut out);

@@ -7,7 +7,7 @@ use crate::{
     Api,
     answer::{AnswerChoice, put_message},
 };
-use text::parsers::{Delta, DeltaContent};
+use text::parsers::Delta;
 
 /// Fields that are constant over one answer.
 #[derive(Debug, Clone)]
@@ -131,11 +131,7 @@ pub fn completion_derendered(
 /// A delta with the role, where it is sent now.
 #[must_use]
 pub fn delta(delta: &Delta, role: Option<&str>) -> Value {
-    let content = match &delta.content {
-        DeltaContent::Text(text) => Some(text),
-        DeltaContent::Unset | DeltaContent::Null => None,
-    };
-    let mut fields = json!({"role": role, "content": content, "reasoning": delta.reasoning});
+    let mut fields = json!({"role": role, "content": delta.content, "reasoning": delta.reasoning});
     let call = |call: &text::parsers::CallDelta| {
         json!({
             "id": call.id, "type": call.id.as_ref().map(|_| "function"), "index": call.index,

@@ -105,6 +105,9 @@ pub fn float(count: u64) -> f64 {
 /// A number as Prometheus' Python client writes it: all are floats, from a million on with an exponent.
 #[must_use]
 pub fn number(value: f64) -> String {
+    if value.is_infinite() {
+        return if value > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
+    }
     let plain = format!("{value:?}");
     if let Some((mantissa, exponent)) = plain.split_once('e') {
         let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));

@@ -63,15 +63,22 @@ pub struct Summary {
 
 /// A distribution of durations: microsecond resolution, up to 1 hour; longer ones are clamped and counted.
 #[derive(Debug, Clone)]
-pub struct Durations(ValueDistribution);
+pub struct Durations(CountDistribution);
 
-/// A distribution of counts, up to `u32::MAX`.
+/// A distribution of counts, up to `u32::MAX` by default.
 #[derive(Debug, Clone)]
-pub struct CountDistribution(ValueDistribution);
+pub struct CountDistribution {
+    histogram: Histogram<u64>,
+    largest: u64,
+    min: u64,
+    max: u64,
+    sum: u128,
+    clamped: u64,
+}
 
 impl Default for Durations {
     fn default() -> Self {
-        Self(ValueDistribution::up_to(LONGEST_MICROS))
+        Self(CountDistribution::up_to(LONGEST_MICROS))
     }
 }
 
@@ -79,7 +86,7 @@ impl Durations {
     /// An empty distribution of durations up to this one; longer ones are clamped to it and counted.
     #[must_use]
     pub fn up_to(longest: Duration) -> Self {
-        Self(ValueDistribution::up_to(u64::try_from(longest.as_micros()).unwrap_or(u64::MAX).max(2)))
+        Self(CountDistribution::up_to(u64::try_from(longest.as_micros()).unwrap_or(u64::MAX).max(2)))
     }
 
     /// Adds one duration, rounded to the nearest microsecond.
@@ -90,7 +97,7 @@ impl Durations {
     /// Adds the same duration so many times.
     pub fn record_many(&mut self, duration: Duration, times: u32) {
         let micros = duration.saturating_add(Duration::from_nanos(500)).as_micros();
-        self.0.record(u64::try_from(micros).unwrap_or(u64::MAX), u64::from(times));
+        self.0.record_many(u64::try_from(micros).unwrap_or(u64::MAX), u64::from(times));
     }
 
     /// Adds all durations of another distribution.
@@ -105,7 +112,7 @@ impl Durations {
 
     /// Their sum.
     pub(crate) fn total(&self) -> Duration {
-        Duration::from_micros(u64::try_from(self.0.sum).unwrap_or(u64::MAX))
+        Duration::from_micros(self.0.total())
     }
 
     /// Returns the number of values longer than the longest, 1 hour by default, which count as that.
@@ -117,7 +124,7 @@ impl Durations {
     /// The figures in milliseconds; `None` when nothing was recorded.
     #[must_use]
     pub fn summary(&self) -> Option<Summary> {
-        self.0.summary(1000.0)
+        self.0.divided(1000.0)
     }
 
     /// Returns the milliseconds that this share of the durations does not exceed, as [`summary`](Self::summary) has them; `None` when nothing was
@@ -130,40 +137,28 @@ impl Durations {
 
 impl Default for CountDistribution {
     fn default() -> Self {
-        Self(ValueDistribution::up_to(LARGEST_COUNT))
+        Self::up_to(LARGEST_COUNT)
     }
 }
 
 impl CountDistribution {
     /// Adds one count.
     pub fn record(&mut self, count: u32) {
-        self.0.record(u64::from(count), 1);
+        self.record_many(u64::from(count), 1);
     }
 
     /// Sum of all counts.
     #[must_use]
     pub fn total(&self) -> u64 {
-        u64::try_from(self.0.sum).unwrap_or(u64::MAX)
+        u64::try_from(self.sum).unwrap_or(u64::MAX)
     }
 
     /// The figures; `None` when nothing was recorded.
     #[must_use]
     pub fn summary(&self) -> Option<Summary> {
-        self.0.summary(1.0)
+        self.divided(1.0)
     }
-}
 
-#[derive(Debug, Clone)]
-struct ValueDistribution {
-    histogram: Histogram<u64>,
-    largest: u64,
-    min: u64,
-    max: u64,
-    sum: u128,
-    clamped: u64,
-}
-
-impl ValueDistribution {
     fn up_to(largest: u64) -> Self {
         let histogram = match Histogram::new_with_bounds(1, largest, 3) {
             Ok(histogram) => histogram,
@@ -172,7 +167,7 @@ impl ValueDistribution {
         Self { histogram, largest, min: u64::MAX, max: 0, sum: 0, clamped: 0 }
     }
 
-    fn record(&mut self, value: u64, times: u64) {
+    fn record_many(&mut self, value: u64, times: u64) {
         if times == 0 {
             return;
         }
@@ -188,7 +183,7 @@ impl ValueDistribution {
 
     fn add(&mut self, other: &Self) {
         for step in other.histogram.iter_recorded() {
-            self.record(step.value_iterated_to().clamp(other.min, other.max), step.count_at_value());
+            self.record_many(step.value_iterated_to().clamp(other.min, other.max), step.count_at_value());
         }
         (self.min, self.max) = (self.min.min(other.min), self.max.max(other.max.min(self.largest)));
     }
@@ -197,7 +192,7 @@ impl ValueDistribution {
         self.histogram.value_at_quantile(share).clamp(self.min, self.max) as f64 / divisor
     }
 
-    fn summary(&self, divisor: f64) -> Option<Summary> {
+    fn divided(&self, divisor: f64) -> Option<Summary> {
         let count = self.histogram.len();
         let quantile = |share| self.quantile(share, divisor);
         (count > 0).then(|| Summary {

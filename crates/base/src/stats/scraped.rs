@@ -53,20 +53,11 @@ pub fn with_values(page: &str, mut other: impl FnMut(&Scraped<'_>) -> Option<f64
     for line in page.split_inclusive('\n') {
         let value = sample(line).and_then(|sample| other(&sample));
         match value.zip(line.trim_end().rsplit_once(' ')) {
-            Some((value, (head, _))) => text.extend([head, " ", &written(value), "\n"]),
+            Some((value, (head, _))) => text.extend([head, " ", &number(value), "\n"]),
             None => text.push_str(line),
         }
     }
     text
-}
-
-/// A value as Python's client writes it.
-fn written(value: f64) -> String {
-    match value {
-        f64::INFINITY => "+Inf".to_owned(),
-        f64::NEG_INFINITY => "-Inf".to_owned(),
-        value => number(value),
-    }
 }
 
 /// The page without a family.

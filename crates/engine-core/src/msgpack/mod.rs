@@ -1,7 +1,7 @@
 //! MessagePack: values as a tree, read within bounds, and the writer of single values.
 
 mod read;
-pub mod write;
+mod write;
 
 pub use read::{MOST_DEPTH, MOST_VALUES, MsgpackError};
 
@@ -31,14 +31,6 @@ pub enum MsgpackValue {
 }
 
 impl MsgpackValue {
-    /// Reads a value that takes all of the bytes.
-    ///
-    /// # Errors
-    /// Where they are none, or more than is taken.
-    pub fn read(bytes: &[u8]) -> Result<Self, MsgpackError> {
-        read::read(bytes)
-    }
-
     /// A map with names as keys.
     #[must_use]
     pub fn map<'a>(fields: impl IntoIterator<Item = (&'a str, Self)>) -> Self {
@@ -111,11 +103,14 @@ impl MsgpackValue {
     /// Appends its bytes.
     pub fn write(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Nil => write::nil(out),
-            Self::Bool(value) => write::boolean(out, *value),
+            Self::Nil => out.push(0xc0),
+            Self::Bool(value) => out.push(if *value { 0xc3 } else { 0xc2 }),
             Self::Int(number) => write::int(out, *number),
             Self::Uint(number) => write::uint(out, *number),
-            Self::Float(number) => write::float(out, *number),
+            Self::Float(number) => {
+                out.push(0xcb);
+                out.extend_from_slice(&number.to_be_bytes());
+            }
             Self::Text(text) => write::text(out, text),
             Self::Bytes(bytes) => write::bytes(out, bytes),
             Self::Ext(kind, bytes) => write::ext(out, *kind, bytes),

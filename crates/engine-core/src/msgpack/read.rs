@@ -28,11 +28,16 @@ pub enum MsgpackError {
     Trailing(usize),
 }
 
-/// Reads a value that takes all of the bytes.
-pub(super) fn read(bytes: &[u8]) -> Result<MsgpackValue, MsgpackError> {
-    let mut reader = MsgpackReader { bytes, at: 0, values: 0 };
-    let value = reader.value(0)?;
-    if reader.at == bytes.len() { Ok(value) } else { Err(MsgpackError::Trailing(reader.at)) }
+impl MsgpackValue {
+    /// Reads a value that takes all of the bytes.
+    ///
+    /// # Errors
+    /// Where they are none, or more than is taken.
+    pub fn read(bytes: &[u8]) -> Result<Self, MsgpackError> {
+        let mut reader = MsgpackReader { bytes, at: 0, values: 0 };
+        let value = reader.value(0)?;
+        if reader.at == bytes.len() { Ok(value) } else { Err(MsgpackError::Trailing(reader.at)) }
+    }
 }
 
 struct MsgpackReader<'a> {
@@ -158,7 +163,7 @@ mod tests {
         let values = numbers.into_iter().chain(below).chain(others).chain(exts).chain(lists);
         let all = MsgpackValue::Map(values.enumerate().map(|(at, value)| (at.into(), value)).collect());
         let bytes = all.to_bytes();
-        assert_eq!(read(&bytes), Ok(all));
+        assert_eq!(MsgpackValue::read(&bytes), Ok(all));
         let mut again = Vec::new();
         rmpv::encode::write_value(&mut again, &rmpv::decode::read_value(&mut bytes.as_slice()).unwrap()).unwrap();
         assert_eq!(again, bytes);
@@ -175,9 +180,9 @@ mod tests {
             (b"\x01\x02", MsgpackError::Trailing(1)),
             (&[0x91; 100], MsgpackError::Deep(65)),
         ] {
-            assert_eq!(read(bytes), Err(error));
+            assert_eq!(MsgpackValue::read(bytes), Err(error));
         }
         let many = [b"\xdd\xff\xff\xff\xff".as_slice(), &vec![0xc0; MOST_VALUES + 1]].concat();
-        assert_eq!(read(&many), Err(MsgpackError::Many));
+        assert_eq!(MsgpackValue::read(&many), Err(MsgpackError::Many));
     }
 }

@@ -40,16 +40,14 @@ impl DrawLimits {
     pub fn within(most: usize, longest: Duration) -> Self {
         Self { least: 0, most, until: Instant::now() + longest }
     }
-}
 
-/// That there was no time for a text.
-pub(super) fn late() -> GuideError {
-    GuideError::unsupported(&"it takes too long")
-}
-
-/// That a text is wanted no more.
-pub(super) fn left() -> GuideError {
-    GuideError::unsupported(&"its client has left")
+    /// Checks that the text is still wanted, and that there is time for it.
+    pub(super) fn check(&self) -> Result<(), GuideError> {
+        if is_cancelled() {
+            return Err(GuideError::unsupported(&"its client has left"));
+        }
+        if Instant::now() < self.until { Ok(()) } else { Err(GuideError::unsupported(&"it takes too long")) }
+    }
 }
 
 /// A text that was made up.
@@ -125,10 +123,7 @@ impl<'a> Drawing<'a> {
             return Ok(true);
         }
         check_lexer(&self.parser.parser.lexer_stats())?;
-        if is_cancelled() {
-            return Err(left());
-        }
-        if Instant::now() >= self.room.until { Err(late()) } else { Ok(false) }
+        self.room.check().map(|()| false)
     }
 
     fn take(&mut self, ids: &[u32]) -> Result<(), GuideError> {

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::grammar::literal;
+use text::python::repr;
 
 /// Maximum depth of parentheses. Lark's reader stops earlier, with a message of its own.
 const DEEPEST: usize = 64;
@@ -37,11 +38,11 @@ pub(super) struct LarkRules {
 pub(super) fn rules(text: &str, prefix: &str) -> Result<LarkRules, EbnfError> {
     let mut reader = EbnfReader { prefix, text: text.chars().collect(), at: 0, depth: 0, used: BTreeSet::new() };
     let mut rules: BTreeMap<String, String> = BTreeMap::new();
-    reader.skip_space(LineEnds::Cross);
+    reader.skip_space(true);
     while reader.peek().is_some() {
         let (name, body) = reader.rule()?;
         rules.insert(name, body);
-        reader.skip_space(LineEnds::Cross);
+        reader.skip_space(true);
     }
     if let Some(name) = reader.used.iter().find(|name| !rules.contains_key(*name)) {
         return Err(EbnfError::NoRule(name.clone()));
@@ -59,13 +60,6 @@ fn lark_name(prefix: &str, name: &str) -> String {
         if c.is_ascii_lowercase() || c.is_ascii_digit() { c.to_string() } else { format!("_{:x}_", u32::from(c)) }
     };
     format!("{prefix}{}", name.chars().map(letter).collect::<String>())
-}
-
-/// Line ends in white space: permitted or not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LineEnds {
-    Cross,
-    Keep,
 }
 
 struct EbnfReader<'a> {
@@ -95,14 +89,15 @@ impl EbnfReader<'_> {
             self.text.get(from..to.min(self.text.len())).unwrap_or_default().iter().collect()
         };
         let (before, after) = (part(self.at.saturating_sub(20), self.at), part(self.at, self.at + 20));
-        Err(EbnfError::At(what.to_owned(), format!("line {line}, {} ^ {}", quoted(&before), quoted(&after))))
+        Err(EbnfError::At(what.to_owned(), format!("line {line}, {} ^ {}", repr(&before), repr(&after))))
     }
 
-    fn skip_space(&mut self, lines: LineEnds) {
+    /// Skips white space and comments; line ends too, or only within parentheses, where no rule ends.
+    fn skip_space(&mut self, crosses_lines: bool) {
         while let Some(c) = self.peek() {
             match c {
                 ' ' | '\t' => self.at += 1,
-                '\r' | '\n' if lines == LineEnds::Cross => self.at += 1,
+                '\r' | '\n' if crosses_lines || self.depth > 0 => self.at += 1,
                 '#' => {
                     while self.peek().is_some_and(|c| c != '\r' && c != '\n') {
                         self.at += 1;
@@ -127,29 +122,29 @@ impl EbnfReader<'_> {
 
     fn rule(&mut self) -> Result<(String, String), EbnfError> {
         let name = self.name()?;
-        self.skip_space(LineEnds::Keep);
+        self.skip_space(false);
         if self.text.get(self.at..self.at + 3) != Some(&[':', ':', '=']) {
             return self.fail("Expected ::=");
         }
         self.at += 3;
-        self.skip_space(LineEnds::Cross);
-        let body = self.alternatives(LineEnds::Keep)?;
+        self.skip_space(true);
+        let body = self.alternatives()?;
         Ok((name, body))
     }
 
-    fn alternatives(&mut self, lines: LineEnds) -> Result<String, EbnfError> {
+    fn alternatives(&mut self) -> Result<String, EbnfError> {
         let mut alternatives = Vec::new();
         loop {
-            alternatives.push(self.sequence(lines)?);
-            self.skip_space(lines);
+            alternatives.push(self.sequence()?);
+            self.skip_space(false);
             if !self.eat('|') {
                 return Ok(alternatives.join(" | "));
             }
-            self.skip_space(LineEnds::Cross);
+            self.skip_space(true);
         }
     }
 
-    fn sequence(&mut self, lines: LineEnds) -> Result<String, EbnfError> {
+    fn sequence(&mut self) -> Result<String, EbnfError> {
         let mut parts = Vec::new();
         while let Some(c) = self.peek() {
             let part = match c {
@@ -165,8 +160,8 @@ impl EbnfReader<'_> {
                     if self.depth > DEEPEST {
                         return self.fail("Too many nested parentheses");
                     }
-                    self.skip_space(LineEnds::Cross);
-                    let inner = self.alternatives(LineEnds::Cross)?;
+                    self.skip_space(true);
+                    let inner = self.alternatives()?;
                     self.depth -= 1;
                     if !self.eat(')') {
                         return self.fail("Expected ')'");
@@ -181,9 +176,9 @@ impl EbnfReader<'_> {
                 }
                 _ => break,
             };
-            self.skip_space(lines);
+            self.skip_space(false);
             parts.push(format!("{part}{}", self.repetition()?));
-            self.skip_space(lines);
+            self.skip_space(false);
         }
         Ok(if parts.is_empty() { "\"\"".to_owned() } else { parts.join(" ") })
     }
@@ -287,16 +282,6 @@ impl EbnfReader<'_> {
 
 fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '-' || c == '_'
-}
-
-/// As Python prints a text.
-fn quoted(text: &str) -> String {
-    let escaped = text.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r").replace('\t', "\\t");
-    if text.contains('\'') && !text.contains('"') {
-        format!("\"{escaped}\"")
-    } else {
-        format!("'{}'", escaped.replace('\'', "\\'"))
-    }
 }
 
 #[cfg(test)]

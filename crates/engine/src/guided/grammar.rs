@@ -12,9 +12,7 @@ use super::{
     bounds::{apart, check_size},
     ebnf,
     patterns::{check_embedded, check_patterns},
-    schema,
-    schema::{SchemaStrictness, with_options},
-    tag,
+    schema, tag,
 };
 use api::Constraint;
 use base::cancellation::is_cancelled;
@@ -46,13 +44,6 @@ impl GuideError {
             target.map(|(_, target)| format!("Pointer '{}' does not exist", target.trim_end_matches(['.', '\''])));
         Self::Refused(format!("Grammar error: {}", missing.as_deref().unwrap_or(reason)))
     }
-
-    /// That EBNF is none, in the words of what reads it.
-    pub(super) fn of_ebnf(reason: &str) -> Self {
-        Self::Refused(format!(
-            "Invalid grammar specification: Failed to convert the grammar from GBNF to Lark: {reason}"
-        ))
-    }
 }
 
 /// Checks that a constraint is one that the engine takes.
@@ -74,16 +65,15 @@ pub(super) fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, GuideE
         Constraint::Regex(regex) => of_regex(regex),
         Constraint::Choice(choices) => {
             let choices: Vec<String> = choices.iter().map(|choice| literal(choice)).collect();
-            checked(TopLevelGrammar::from_lark(format!("start: {}", choices.join(" | "))))
-                .map_err(|reason| GuideError::of_grammar(&reason))
+            of_lark(format!("start: {}", choices.join(" | ")))
         }
         Constraint::Grammar(text) if is_lark(text) => {
             check_embedded(text)?;
-            checked(TopLevelGrammar::from_lark(text.clone())).map_err(|reason| GuideError::of_grammar(&reason))
+            of_lark(text.clone())
         }
         Constraint::Grammar(text) => {
-            let lark = ebnf::lark(text).map_err(|error| GuideError::of_ebnf(&error.to_string()))?;
-            checked(TopLevelGrammar::from_lark(lark)).map_err(|reason| GuideError::of_grammar(&reason))
+            let failed = "Invalid grammar specification: Failed to convert the grammar from GBNF to Lark";
+            of_lark(ebnf::lark(text).map_err(|error| GuideError::Refused(format!("{failed}: {error}")))?)
         }
         Constraint::StructuralTag(tag) => {
             let lark = tag::lark(tag)?;
@@ -103,6 +93,10 @@ fn checked(grammar: TopLevelGrammar) -> Result<TopLevelGrammar, String> {
     }
 }
 
+fn of_lark(lark: String) -> Result<TopLevelGrammar, GuideError> {
+    checked(TopLevelGrammar::from_lark(lark)).map_err(|reason| GuideError::of_grammar(&reason))
+}
+
 fn of_schema(schema: &Value) -> Result<TopLevelGrammar, GuideError> {
     readable_schema(schema).and_then(|schema| {
         checked(TopLevelGrammar::from_json_schema(schema)).map_err(|reason| GuideError::of_grammar(&reason))
@@ -116,13 +110,13 @@ pub(super) fn readable_schema(schema: &Value) -> Result<Value, GuideError> {
         return Err(GuideError::Refused(message.to_owned()));
     }
     check_patterns(schema)?;
-    let read = |schema: &Value, reading| {
-        let schema = with_options(schema, reading);
+    let read = |schema: &Value, is_lenient| {
+        let schema = schema::with_options(schema, is_lenient);
         checked(TopLevelGrammar::from_json_schema(schema.clone())).map(|_| schema)
     };
-    let strict = match read(schema, SchemaStrictness::Strict) {
+    let strict = match read(schema, false) {
         // A part of what fits is enough, and the part that its patterns span is found sooner.
-        Ok(whole) => return Ok(read(&schema::spanned(schema), SchemaStrictness::Strict).unwrap_or(whole)),
+        Ok(whole) => return Ok(read(&schema::spanned(schema), false).unwrap_or(whole)),
         Err(reason) => reason,
     };
     // The engine leaves these to a third library, which takes nearly everything.
@@ -130,15 +124,13 @@ pub(super) fn readable_schema(schema: &Value) -> Result<Value, GuideError> {
     if schema::is_left_to_guidance(schema) && !has_patterns {
         return Err(GuideError::of_grammar(&strict));
     }
-    let lenient =
-        read(schema, SchemaStrictness::Lenient).or_else(|_| read(&schema::relaxed(schema), SchemaStrictness::Lenient));
+    let lenient = read(schema, true).or_else(|_| read(&schema::relaxed(schema), true));
     lenient.map_err(|_| if has_patterns { GuideError::Unsupported(strict) } else { GuideError::of_grammar(&strict) })
 }
 
 fn of_regex(regex: &str) -> Result<TopLevelGrammar, GuideError> {
     if regex.is_empty() {
-        return checked(TopLevelGrammar::from_lark("start: \"\"".to_owned()))
-            .map_err(|reason| GuideError::of_grammar(&reason));
+        return of_lark("start: \"\"".to_owned());
     }
     checked(TopLevelGrammar::from_regex(regex)).or_else(|reason| {
         // An expression spans the whole text, so anchors at its ends have no effect; the engine takes them.

@@ -88,22 +88,14 @@ pub(super) fn mentions(schema: &Value, key: &str) -> bool {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SchemaStrictness {
-    /// Unknown keywords are errors.
-    Strict,
-    /// It is left out.
-    Lenient,
-}
-
-/// A schema with the options of its text: spaces as Python puts them, and no more.
-pub(super) fn with_options(schema: &Value, reading: SchemaStrictness) -> Value {
+/// A schema with the options of its text: spaces as Python puts them, and no more. Unknown keywords are errors, or left out.
+pub(super) fn with_options(schema: &Value, is_lenient: bool) -> Value {
     let mut schema = match schema {
         Value::Object(map) => map.clone(),
         other => Map::from_iter([("allOf".to_owned(), json!([other]))]),
     };
     let mut options = json!({"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "});
-    if let (SchemaStrictness::Lenient, Some(options)) = (reading, options.as_object_mut()) {
+    if let Some(options) = options.as_object_mut().filter(|_| is_lenient) {
         options.extend([("lenient".to_owned(), json!(true)), ("coerce_one_of".to_owned(), json!(true))]);
     }
     schema.insert("x-guidance".to_owned(), options);

@@ -3,18 +3,16 @@
 use std::{fmt, sync::Arc};
 
 use llguidance::{ParserFactory, TokenParser, api::GrammarInit};
-use tokio::time::Instant;
 use toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 
 use super::{
     bounds,
-    draw::{DrawLimits, Drawing, Made, TextEnd, late, left},
+    draw::{DrawLimits, Drawing, Made, TextEnd},
     grammar::{GuideError, grammar},
     lexer,
 };
 use crate::synthetic::SyntheticKey;
 use api::Constraint;
-use base::cancellation::is_cancelled;
 use text::prompt::Tokenizer;
 
 /// Texts that close something, in the order in which they are tried. The order is for JSON: in it everything that is
@@ -63,22 +61,15 @@ impl Guide {
         let end = tokenizer.vocab_size();
         words.push(Vec::new());
         let trie = TokTrie::from(&TokRxInfo::new(end + 1, end), &words);
-        let mut ordinary = trie.alloc_token_set();
-        for id in tokenizer.ordinary_ids() {
-            ordinary.allow_token(*id);
-        }
-        let mut exponents = trie.alloc_token_set();
-        for (id, word) in (0..).zip(&words) {
-            if has_exponent(word) {
-                exponents.allow_token(id);
-            }
-        }
-        let sorts = SORTS.map(|belongs| {
-            let mut sort = trie.alloc_token_set();
-            let bytes = (0..0x80_u8).filter(belongs);
-            bytes.filter_map(|byte| trie.token_id(&[byte])).for_each(|id| sort.allow_token(id));
-            sort
-        });
+        let set = |ids: &mut dyn Iterator<Item = u32>| {
+            let mut set = trie.alloc_token_set();
+            ids.for_each(|id| set.allow_token(id));
+            set
+        };
+        let ordinary = set(&mut tokenizer.ordinary_ids().iter().copied());
+        let exponents = set(&mut (0..).zip(&words).filter(|(_, word)| has_exponent(word)).map(|(id, _)| id));
+        let of_bytes = |belongs| (0..0x80_u8).filter(belongs).filter_map(|byte| trie.token_id(&[byte]));
+        let sorts = SORTS.map(|belongs| set(&mut of_bytes(belongs)));
         let closers = CLOSERS.iter().filter_map(|closer| trie.token_id(closer)).collect();
         let tokens: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
         let mut factory = ParserFactory::new_simple(&tokens).map_err(|error| GuideError::unsupported(&error))?;
@@ -94,13 +85,8 @@ impl Guide {
     /// [`GuideError::Unsupported`] for a constraint that is beyond this module, takes longer than there is time, or is
     /// wanted no more.
     pub fn draw(&self, constraint: &Constraint, key: SyntheticKey, room: DrawLimits) -> Result<Made, GuideError> {
-        if room.until <= Instant::now() {
-            return Err(late());
-        }
         // A grammar is not read for nothing.
-        if is_cancelled() {
-            return Err(left());
-        }
+        room.check()?;
         bounds::apart(|| self.draw_here(constraint, key, room))
     }
 

@@ -10,8 +10,8 @@ pub(super) struct BlockPool {
     blocks: Vec<KvBlock>,
     free: FreeBlockQueue,
     cached: CachedBlocks,
-    /// Whether none counts as free.
-    is_exhausted: bool,
+    /// Whether none counts as free, and all of them as in use.
+    pub(super) is_exhausted: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -36,11 +36,6 @@ impl BlockPool {
     /// Number of blocks that no sequence uses, cached ones included.
     pub(super) fn num_free_blocks(&self) -> usize {
         if self.is_exhausted { 0 } else { self.free.len() }
-    }
-
-    /// Sets whether no block counts as free, and all of them as in use.
-    pub(super) fn set_exhausted(&mut self, is_exhausted: bool) {
-        self.is_exhausted = is_exhausted;
     }
 
     /// Share of blocks in use, from 0 to 1.

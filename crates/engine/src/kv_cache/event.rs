@@ -1,20 +1,14 @@
 //! KV cache events: what a subscriber needs to know which prefixes are cached.
 
-use super::{
-    BlockHash, LoraRequest, Sequence,
-    sequence::{ExtraKey, ExtraKeys},
-};
+use super::{BlockHash, LoraRequest, Sequence, sequence::ExtraKeys};
 
 /// A change of the prefix cache.
 #[derive(Debug, Clone, Copy)]
 pub enum KvCacheEvent<'a> {
     /// Blocks were cached.
     BlockStored(BlockStored<'a>),
-    /// A block was evicted.
-    BlockRemoved {
-        /// The hash it was cached under. Other blocks may be cached under it too.
-        block_hash: BlockHash,
-    },
+    /// A block was evicted that was cached under a hash. Other blocks may be cached under it too.
+    BlockRemoved(BlockHash),
     /// All blocks were forgotten.
     AllBlocksCleared,
 }
@@ -52,8 +46,8 @@ impl<'a> BlockStored<'a> {
             parent_block_hash: first.checked_sub(1).and_then(|before| sequence.hashes(before, first).first()),
             token_ids: sequence.tokens(first, end, block_size),
             block_size,
-            lora: sequence.lora(),
-            session_id: sequence.session_id(),
+            lora: sequence.lora.as_deref(),
+            session_id: sequence.session_id.as_deref(),
             keys: sequence.extra_keys(first),
         }
     }
@@ -61,9 +55,6 @@ impl<'a> BlockStored<'a> {
     /// What the hash of one of the blocks covers besides tokens: the adapter's name, then the cache salt.
     pub fn extra_keys(&self, block: usize) -> impl Iterator<Item = &'a str> {
         let keys = ExtraKeys { cache_salt: self.keys.cache_salt.filter(|_| block == 0), ..self.keys };
-        keys.iter().map(|key| match key {
-            ExtraKey::Lora(lora) => lora.lora_name.as_str(),
-            ExtraKey::CacheSalt(salt) => salt,
-        })
+        keys.iter().map(|key| key.value)
     }
 }

@@ -34,6 +34,16 @@ base::named! {
     }
 }
 
+impl HashAlgorithm {
+    fn is_cbor(self) -> bool {
+        matches!(self, Self::Sha256Cbor | Self::XxhashCbor)
+    }
+
+    fn is_xxhash(self) -> bool {
+        matches!(self, Self::Xxhash | Self::XxhashCbor)
+    }
+}
+
 /// Hash of a block and all before it: 32 bytes, or 16 behind as many zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct BlockHash([u8; 32]);
@@ -54,10 +64,7 @@ impl BlockHash {
 
     /// The bytes that an algorithm gives.
     pub(crate) fn digest(&self, algorithm: HashAlgorithm) -> &[u8] {
-        match algorithm {
-            HashAlgorithm::Sha256 | HashAlgorithm::Sha256Cbor => &self.0,
-            HashAlgorithm::Xxhash | HashAlgorithm::XxhashCbor => half(&self.0),
-        }
+        if algorithm.is_xxhash() { self.0.split_at(16).1 } else { &self.0 }
     }
 
     /// Bytes at the end, zeros before them.
@@ -91,38 +98,29 @@ pub(super) struct KvBlockHasher {
 impl KvBlockHasher {
     pub(super) fn new(algorithm: HashAlgorithm, none_hash_seed: &str) -> Self {
         let mut encoded = Vec::new();
-        match algorithm {
-            HashAlgorithm::Sha256 | HashAlgorithm::Xxhash => pickle_text(&mut encoded, none_hash_seed),
-            HashAlgorithm::Sha256Cbor | HashAlgorithm::XxhashCbor => cbor_text(&mut encoded, none_hash_seed),
-        }
+        let encode = if algorithm.is_cbor() { cbor_text } else { pickle_text };
+        encode(&mut encoded, none_hash_seed);
         Self { algorithm, none_hash: digest(algorithm, &encoded), encoded }
     }
 
     /// Hashes a full block; `parent` is the hash of the block before it.
     pub(super) fn hash(&mut self, parent: Option<&BlockHash>, tokens: &[u32], keys: &ExtraKeys) -> BlockHash {
-        let BlockHash(parent) = parent.unwrap_or(&self.none_hash);
+        let parent = parent.unwrap_or(&self.none_hash).digest(self.algorithm);
         self.encoded.clear();
-        match self.algorithm {
-            HashAlgorithm::Sha256 => pickle_block(&mut self.encoded, parent, tokens, keys),
-            HashAlgorithm::Sha256Cbor => cbor_block(&mut self.encoded, parent, tokens, keys),
-            HashAlgorithm::Xxhash => pickle_block(&mut self.encoded, half(parent), tokens, keys),
-            HashAlgorithm::XxhashCbor => cbor_block(&mut self.encoded, half(parent), tokens, keys),
+        if self.algorithm.is_cbor() {
+            cbor_block(&mut self.encoded, parent, tokens, keys);
+        } else {
+            pickle_block(&mut self.encoded, parent, tokens, keys);
         }
         digest(self.algorithm, &self.encoded)
     }
 }
 
-/// The 16 bytes of an xxhash.
-fn half(hash: &[u8; 32]) -> &[u8] {
-    hash.split_at(16).1
-}
-
 fn digest(algorithm: HashAlgorithm, bytes: &[u8]) -> BlockHash {
-    match algorithm {
-        HashAlgorithm::Sha256 | HashAlgorithm::Sha256Cbor => {
-            BlockHash::right(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref())
-        }
-        HashAlgorithm::Xxhash | HashAlgorithm::XxhashCbor => BlockHash::right(&xxh3_128(bytes).to_be_bytes()),
+    if algorithm.is_xxhash() {
+        BlockHash::right(&xxh3_128(bytes).to_be_bytes())
+    } else {
+        BlockHash::right(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref())
     }
 }
 

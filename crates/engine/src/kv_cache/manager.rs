@@ -36,7 +36,7 @@ base::with_defaults! {
 /// Allocator of blocks with a prefix cache.
 #[derive(Debug)]
 pub struct KvCacheManager {
-    config: KvCacheConfig,
+    pub(crate) config: KvCacheConfig,
     pool: BlockPool,
     hasher: KvBlockHasher,
     /// The cached blocks of the sequence that was looked up last.
@@ -62,11 +62,6 @@ impl KvCacheManager {
         }
     }
 
-    /// The configuration.
-    pub(crate) fn config(&self) -> &KvCacheConfig {
-        &self.config
-    }
-
     /// Share of blocks in use, from 0 to 1.
     pub(crate) fn usage(&self) -> f64 {
         self.pool.usage()
@@ -74,7 +69,7 @@ impl KvCacheManager {
 
     /// Sets whether no block is free from now on, as if others had taken them: nothing is admitted, and what needs a block is preempted.
     pub fn set_exhausted(&mut self, is_exhausted: bool) {
-        self.pool.set_exhausted(is_exhausted);
+        self.pool.is_exhausted = is_exhausted;
     }
 
     /// Finds the cached prefix of a sequence without blocks, for [`KvCacheManager::admit`]; gives its tokens. Its last token
@@ -83,7 +78,7 @@ impl KvCacheManager {
         self.hits.clear();
         if reads && self.config.enable_prefix_caching {
             let block_size = self.config.block_size;
-            for block in 0..sequence.num_tokens().saturating_sub(1) / block_size {
+            for block in 0..sequence.num_tokens.saturating_sub(1) / block_size {
                 let hash = sequence.block_hash(block, &mut self.hasher, block_size);
                 let Some(cached) = self.pool.get_cached_block(&hash) else { break };
                 self.hits.push(cached);
@@ -95,31 +90,31 @@ impl KvCacheManager {
         self.hits.len() * self.config.block_size
     }
 
-    /// Makes an event of the cached prefix that was found last, of the sequence with a number.
-    pub(crate) fn report_hits(&mut self, number: u32) {
+    /// Makes an event of the cached prefix that was found last, of a sequence.
+    pub(crate) fn report_hits(&mut self, sequence: &Sequence) {
         if self.config.enable_kv_cache_events && !self.hits.is_empty() {
-            self.events.push(UnpublishedEvent::Stored { sequence: number, first: 0, end: self.hits.len() });
+            self.events.push(UnpublishedEvent::Stored { sequence: sequence.number, first: 0, end: self.hits.len() });
         }
     }
 
-    /// Gives a sequence, known to events by a number, the cached prefix that was found last and blocks up to `num_slots` places, of
+    /// Gives a sequence the cached prefix that was found last and blocks up to `num_slots` places, of
     /// which `num_tokens` are filled. Does nothing and returns false unless these and all tokens that it has now would fit.
-    pub fn admit(&mut self, number: u32, sequence: &mut Sequence, num_tokens: usize, num_slots: usize) -> bool {
-        if !self.fits(sequence.num_tokens().max(num_slots), 0) {
+    pub fn admit(&mut self, sequence: &mut Sequence, num_tokens: usize, num_slots: usize) -> bool {
+        if !self.fits(sequence.num_tokens.max(num_slots), 0) {
             return false;
         }
         self.take_hits(sequence);
-        self.allocate_slots(number, sequence, num_tokens, num_slots)
+        self.allocate_slots(sequence, num_tokens, num_slots)
     }
 
     /// Gives a sequence the cached prefix that was found last and blocks for all other tokens, which are cached by
     /// `settle`. Does nothing and returns false unless they fit and leave so many blocks free.
     pub(crate) fn admit_loaded(&mut self, sequence: &mut Sequence, reserved: usize) -> bool {
-        if !self.fits(sequence.num_tokens(), reserved) {
+        if !self.fits(sequence.num_tokens, reserved) {
             return false;
         }
         self.take_hits(sequence);
-        self.extend(sequence, sequence.num_tokens().div_ceil(self.config.block_size))
+        self.extend(sequence, sequence.num_tokens.div_ceil(self.config.block_size))
     }
 
     /// Whether so many tokens would fit with the cached prefix that was found last, and leave so many blocks free.
@@ -158,13 +153,7 @@ impl KvCacheManager {
 
     /// Gives a sequence the blocks that it lacks to have `num_slots` places, of which `num_tokens` are filled, and caches those that
     /// this fills with tokens that it has. Does nothing and returns false when there are too few.
-    pub(crate) fn allocate_slots(
-        &mut self,
-        number: u32,
-        sequence: &mut Sequence,
-        num_tokens: usize,
-        num_slots: usize,
-    ) -> bool {
+    pub(crate) fn allocate_slots(&mut self, sequence: &mut Sequence, num_tokens: usize, num_slots: usize) -> bool {
         let has_room = num_slots <= sequence.blocks.len() * self.config.block_size;
         if has_room && num_tokens <= sequence.settled_tokens {
             return true;
@@ -172,13 +161,13 @@ impl KvCacheManager {
         if !has_room && !self.extend(sequence, num_slots.div_ceil(self.config.block_size)) {
             return false;
         }
-        self.settle(number, sequence, num_tokens.min(sequence.num_tokens()));
+        self.settle(sequence, num_tokens.min(sequence.num_tokens));
         true
     }
 
-    /// Caches the blocks of a sequence, known to events by a number, that so many tokens fill, and notes how far its blocks go.
-    pub(crate) fn settle(&mut self, number: u32, sequence: &mut Sequence, num_tokens: usize) {
-        self.cache_blocks(number, sequence, num_tokens / self.config.block_size);
+    /// Caches the blocks of a sequence that so many tokens fill, and notes how far its blocks go.
+    pub(crate) fn settle(&mut self, sequence: &mut Sequence, num_tokens: usize) {
+        self.cache_blocks(sequence, num_tokens / self.config.block_size);
         sequence.settled_tokens = sequence.blocks.len() * self.config.block_size;
         if self.config.enable_prefix_caching {
             let next_full = (sequence.num_cached_blocks + 1) * self.config.block_size;
@@ -186,7 +175,7 @@ impl KvCacheManager {
         }
     }
 
-    fn cache_blocks(&mut self, number: u32, sequence: &mut Sequence, full_blocks: usize) {
+    fn cache_blocks(&mut self, sequence: &mut Sequence, full_blocks: usize) {
         let first = sequence.num_cached_blocks;
         if full_blocks <= first || !self.config.enable_prefix_caching {
             return;
@@ -199,7 +188,7 @@ impl KvCacheManager {
         }
         sequence.num_cached_blocks = full_blocks;
         if self.config.enable_kv_cache_events {
-            self.events.push(UnpublishedEvent::Stored { sequence: number, first, end: full_blocks });
+            self.events.push(UnpublishedEvent::Stored { sequence: sequence.number, first, end: full_blocks });
         }
     }
 
@@ -221,7 +210,7 @@ impl KvCacheManager {
 
     /// Sets the time that evictions are measured by, from any zero.
     pub fn set_now(&mut self, now: Duration) {
-        self.residency.iter_mut().for_each(|residency| residency.set_now(now));
+        self.residency.iter_mut().for_each(|residency| residency.now = now);
     }
 
     /// The evictions of sampled blocks since the last call.
@@ -230,16 +219,12 @@ impl KvCacheManager {
     }
 
     /// The events since [`KvCacheManager::begin_step`], in order; `sequence` finds sequences by their numbers.
-    pub fn events<'a>(
-        &'a self,
-        sequence: impl Fn(u32) -> Option<&'a Sequence> + 'a,
-    ) -> impl Iterator<Item = KvCacheEvent<'a>> {
-        self.events.iter().filter_map(move |event| match *event {
-            UnpublishedEvent::Removed(block_hash) => Some(KvCacheEvent::BlockRemoved { block_hash }),
-            UnpublishedEvent::Cleared => Some(KvCacheEvent::AllBlocksCleared),
+    pub fn events<'a>(&'a self, sequence: impl Fn(u32) -> &'a Sequence + 'a) -> impl Iterator<Item = KvCacheEvent<'a>> {
+        self.events.iter().map(move |event| match *event {
+            UnpublishedEvent::Removed(hash) => KvCacheEvent::BlockRemoved(hash),
+            UnpublishedEvent::Cleared => KvCacheEvent::AllBlocksCleared,
             UnpublishedEvent::Stored { sequence: number, first, end } => {
-                let stored = BlockStored::new(sequence(number)?, first, end, self.config.block_size);
-                Some(KvCacheEvent::BlockStored(stored))
+                KvCacheEvent::BlockStored(BlockStored::new(sequence(number), first, end, self.config.block_size))
             }
         })
     }

@@ -32,7 +32,8 @@ pub(super) struct Residency {
     /// Probability of a block to be watched, from 0 to 1.
     sample: f64,
     generator: Xoshiro256PlusPlus,
-    now: Duration,
+    /// The time; a step's blocks are all taken and found at its beginning.
+    pub(super) now: Duration,
     blocks: HashMap<BlockId, SampledBlock>,
     evictions: Vec<Eviction>,
 }
@@ -48,11 +49,6 @@ impl Residency {
     pub(super) fn new(sample: f64) -> Self {
         let generator = Xoshiro256PlusPlus::seed_from_u64(0);
         Self { sample, generator, now: Duration::ZERO, blocks: HashMap::new(), evictions: Vec::new() }
-    }
-
-    /// Sets the time; a step's blocks are all taken and found at its beginning.
-    pub(super) fn set_now(&mut self, now: Duration) {
-        self.now = now;
     }
 
     /// The pool hands out a block: what it held is evicted.
@@ -105,15 +101,15 @@ mod tests {
         residency.take(7);
         assert!(residency.drain().is_empty(), "nothing was in it");
         for at in [2, 3, 5, 8, 13] {
-            residency.set_now(SECOND * at);
+            residency.now = SECOND * at;
             residency.hit(7);
         }
         residency.hit(9);
-        residency.set_now(SECOND * 20);
+        residency.now = SECOND * 20;
         residency.take(7);
         let reuse_gaps = vec![SECOND * 2, SECOND * 3, SECOND * 5];
         assert_eq!(residency.drain(), [Eviction { lifetime: SECOND * 20, idle: SECOND * 7, reuse_gaps }]);
-        residency.set_now(SECOND * 21);
+        residency.now = SECOND * 21;
         residency.take(7);
         assert_eq!(residency.drain(), [Eviction { lifetime: SECOND, idle: SECOND, reuse_gaps: vec![] }]);
         residency.reset();

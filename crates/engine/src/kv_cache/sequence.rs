@@ -29,18 +29,24 @@ pub struct CountedSequence {
 /// Token ids of a prompt and of all that will be sampled after it, of which some exist so far.
 #[derive(Debug, Clone, Default)]
 pub struct Sequence {
+    /// By which events know it.
+    pub(crate) number: u32,
     /// Empty where they are only counted.
     tokens: Vec<u32>,
-    planned_tokens: usize,
-    num_prompt_tokens: usize,
-    num_tokens: usize,
-    lora: Option<Arc<LoraRequest>>,
-    cache_salt: Option<String>,
-    session_id: Option<String>,
+    /// Number of tokens once all are sampled.
+    pub(crate) planned_tokens: usize,
+    pub(crate) num_prompt_tokens: usize,
+    /// Number of tokens of the prompt and of those sampled so far.
+    pub(crate) num_tokens: usize,
+    pub(crate) lora: Option<Arc<LoraRequest>>,
+    pub(crate) cache_salt: Option<String>,
+    /// The session, by its name.
+    pub(crate) session_id: Option<String>,
     block_hashes: Vec<BlockHash>,
     /// Number of blocks, from the first on, that are cached.
     pub(super) num_cached_blocks: usize,
-    pub(super) blocks: Vec<BlockId>,
+    /// The blocks allocated so far, in the order of their tokens.
+    pub(crate) blocks: Vec<BlockId>,
     /// Number of tokens up to which these blocks suffice and no other one becomes full.
     pub(super) settled_tokens: usize,
 }
@@ -53,26 +59,26 @@ pub(super) struct ExtraKeys<'a> {
     pub(super) cache_salt: Option<&'a str>,
 }
 
+/// A key by the texts that are hashed.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum ExtraKey<'a> {
-    Lora(&'a LoraRequest),
-    CacheSalt(&'a str),
+pub(super) struct ExtraKey<'a> {
+    source: &'static str,
+    pub(super) value: &'a str,
+    more: Option<&'a str>,
 }
 
 impl<'a> ExtraKeys<'a> {
     pub(super) fn iter(self) -> impl Iterator<Item = ExtraKey<'a>> {
-        self.lora.map(ExtraKey::Lora).into_iter().chain(self.cache_salt.map(ExtraKey::CacheSalt))
+        let of_lora = |lora: &'a LoraRequest| (lora.lora_name.as_str(), Some(lora.lora_path.as_str()));
+        let lora = self.lora.map(of_lora).map(|(value, more)| ExtraKey { source: "lora", value, more });
+        let salt = self.cache_salt.map(|value| ExtraKey { source: "cache_salt", value, more: None });
+        lora.into_iter().chain(salt)
     }
 }
 
 impl<'a> ExtraKey<'a> {
-    /// The texts that are hashed, the source of the key first.
     pub(super) fn parts(self) -> impl Iterator<Item = &'a str> {
-        let (source, value, more) = match self {
-            Self::Lora(lora) => ("lora", lora.lora_name.as_str(), Some(lora.lora_path.as_str())),
-            Self::CacheSalt(salt) => ("cache_salt", salt, None),
-        };
-        [source, value].into_iter().chain(more)
+        [self.source, self.value].into_iter().chain(self.more)
     }
 }
 
@@ -92,48 +98,6 @@ impl Sequence {
         let planned_tokens = prompt_tokens + output_tokens;
         let num_prompt_tokens = prompt_tokens;
         Self { planned_tokens, num_prompt_tokens, num_tokens: prompt_tokens, block_hashes, ..Self::default() }
-    }
-
-    /// The same sequence, with an adapter and a salt in its block hashes. An empty salt is none.
-    #[must_use]
-    pub(crate) fn keyed(self, lora: Option<Arc<LoraRequest>>, cache_salt: Option<String>) -> Self {
-        Self { lora, cache_salt: cache_salt.filter(|salt| !salt.is_empty()), ..self }
-    }
-
-    /// The same sequence, of a session. An empty name is none.
-    #[must_use]
-    pub(crate) fn of_session(self, session_id: Option<String>) -> Self {
-        Self { session_id: session_id.filter(|session| !session.is_empty()), ..self }
-    }
-
-    /// The session, by its name.
-    pub(crate) fn session_id(&self) -> Option<&str> {
-        self.session_id.as_deref()
-    }
-
-    /// Number of tokens of the prompt.
-    pub(crate) fn num_prompt_tokens(&self) -> usize {
-        self.num_prompt_tokens
-    }
-
-    /// Number of tokens of the prompt and of those sampled so far.
-    pub(crate) fn num_tokens(&self) -> usize {
-        self.num_tokens
-    }
-
-    /// Number of tokens once all are sampled.
-    pub(crate) fn planned_tokens(&self) -> usize {
-        self.planned_tokens
-    }
-
-    /// The adapter.
-    pub(crate) fn lora(&self) -> Option<&LoraRequest> {
-        self.lora.as_deref()
-    }
-
-    /// The blocks allocated so far, in the order of their tokens.
-    pub(crate) fn blocks(&self) -> &[BlockId] {
-        &self.blocks
     }
 
     /// Samples the next token; `None` where none is left.

@@ -1,7 +1,7 @@
 //! The second half of a step: waiting requests start to run.
 
 use super::{
-    ScheduledAs, ScheduledRequest, Scheduler, Slot,
+    ScheduledAs, Scheduler, Slot,
     pause::PauseState,
     request::{FetchStage, RequestStatus},
 };
@@ -34,25 +34,18 @@ impl Scheduler {
             }
         }
         while let Some(slot) = self.skipped.pop() {
-            let queue = if self.requests[slot].holds_blocks() { &mut self.kv_holding } else { &mut self.waiting };
-            queue.prepend(slot, &self.requests);
+            self.waiting.prepend(slot, &self.requests);
         }
     }
 
     /// The request whose turn it is. Those that have blocks come first, and in a pause they alone do.
     fn next_waiting(&self) -> Option<Slot> {
-        self.kv_holding.peek().or_else(|| self.waiting.peek().filter(|_| self.pause == PauseState::None))
-    }
-
-    /// Takes the request whose turn it is out of its queue.
-    fn pop_waiting(&mut self, slot: Slot) {
-        let queue = if self.kv_holding.peek() == Some(slot) { &mut self.kv_holding } else { &mut self.waiting };
-        queue.pop();
+        if self.pause == PauseState::None { self.waiting.peek() } else { self.waiting.holding().next() }
     }
 
     /// Lets a request wait until the next step, before those that it was before.
     fn skip(&mut self, slot: Slot) {
-        self.pop_waiting(slot);
+        self.waiting.pop();
         self.set_deferred(slot, true);
         self.skipped.push(slot);
     }
@@ -60,7 +53,7 @@ impl Scheduler {
     /// Gives a waiting request its blocks and its first tokens.
     fn admit(&mut self, slot: Slot, budget: usize, threshold: usize) -> AdmissionOutcome {
         // One that has received its prompt has its blocks.
-        let is_new = self.requests[slot].sequence.blocks().is_empty();
+        let is_new = self.requests[slot].sequence.blocks.is_empty();
         let num_computed_tokens = if is_new { self.look_up(slot) } else { self.requests[slot].num_computed_tokens };
         if self.requests[slot].is_to_receive() {
             return if self.begin_load(slot, num_computed_tokens) {
@@ -69,7 +62,7 @@ impl Scheduler {
                 AdmissionOutcome::Waits
             };
         }
-        let wanted = self.requests[slot].sequence.num_tokens() - num_computed_tokens;
+        let wanted = self.requests[slot].sequence.num_tokens - num_computed_tokens;
         let padded = if wanted == 1 { self.padded(num_computed_tokens, budget) } else { None };
         if padded == Some(0) {
             return AdmissionOutcome::Waits;
@@ -82,9 +75,9 @@ impl Scheduler {
         let end = num_computed_tokens + num_tokens;
         let (slots, request) = (self.num_slots(end), &mut self.requests[slot]);
         let fits = if is_new {
-            self.kv_cache_manager.admit(slot, &mut request.sequence, end, slots)
+            self.kv_cache_manager.admit(&mut request.sequence, end, slots)
         } else {
-            self.kv_cache_manager.allocate_slots(slot, &mut request.sequence, end, slots)
+            self.kv_cache_manager.allocate_slots(&mut request.sequence, end, slots)
         };
         if !fits {
             return AdmissionOutcome::Waits;
@@ -92,11 +85,11 @@ impl Scheduler {
         if is_new {
             self.count_lookup(slot, num_computed_tokens, 0);
             // What a step computes of a prompt that was received is a decode.
-            self.requests[slot].prefill = num_computed_tokens..self.requests[slot].sequence.num_tokens();
+            self.requests[slot].prefill = num_computed_tokens..self.requests[slot].sequence.num_tokens;
         }
         self.run(slot, num_computed_tokens, num_tokens);
         let request = &mut self.requests[slot];
-        request.is_prefill_chunk = end < request.sequence.num_tokens();
+        request.is_prefill_chunk = end < request.sequence.num_tokens;
         request.drafts.scheduled = if padded.is_some() { num_tokens - 1 } else { 0 };
         request.drafts.is_padding = padded.is_some();
         AdmissionOutcome::Runs(num_tokens)
@@ -107,11 +100,11 @@ impl Scheduler {
         let request = &mut self.requests[slot];
         let num_tokens = self.kv_cache_manager.get_computed_blocks(&mut request.sequence, !request.skips_cache);
         if request.reports_cached_blocks {
-            self.kv_cache_manager.report_hits(slot);
+            self.kv_cache_manager.report_hits(&request.sequence);
         }
         let receives = request.is_to_receive();
         if request.num_preemptions == 0 {
-            let external = if receives { request.sequence.num_tokens() - num_tokens } else { 0 };
+            let external = if receives { request.sequence.num_tokens - num_tokens } else { 0 };
             request.num_cached_tokens = Some(num_tokens + external);
             request.num_external_tokens = external;
         }
@@ -123,9 +116,9 @@ impl Scheduler {
     pub(super) fn count_lookup(&mut self, slot: Slot, num_cached_tokens: usize, num_external_tokens: usize) {
         let request = &self.requests[slot];
         let is_preempted = request.status == RequestStatus::Preempted;
-        let num_tokens = request.sequence.num_tokens();
+        let num_tokens = request.sequence.num_tokens;
         let stats = &mut self.decisions.stats;
-        if !request.skips_cache && self.kv_cache_manager.config().enable_prefix_caching {
+        if !request.skips_cache && self.kv_cache_manager.config.enable_prefix_caching {
             stats.prefix_cache_stats.record(num_tokens, num_cached_tokens, is_preempted);
         }
         if self.config.kv_connector {
@@ -141,39 +134,21 @@ impl Scheduler {
         request.status = RequestStatus::Running;
         request.transfer.receives = false;
         request.num_computed_tokens = num_computed_tokens;
-        let (request_id, prefill_tokens) = (request.id, request.prefill.len());
         let scheduled_as = if is_preempted { ScheduledAs::Resumed } else { ScheduledAs::New };
-        self.decisions.scheduled.push(ScheduledRequest {
-            request_id,
-            slot,
-            num_tokens,
-            num_computed_tokens,
-            prefill_tokens,
-            scheduled_as,
-        });
-        self.pop_waiting(slot);
+        self.give_tokens(slot, num_computed_tokens, num_tokens, scheduled_as);
+        self.waiting.pop();
         self.set_deferred(slot, false);
         self.set_fetch_stage(slot, None);
         self.running.push(slot);
-        self.count_lora(slot);
+        self.scheduled_loras.extend(self.requests[slot].lora());
     }
 
     /// Counts the adapters of the running requests that this step has scheduled.
     fn count_loras(&mut self) {
         self.scheduled_loras.clear();
         if self.config.max_loras > 0 {
-            for at in 0..self.decisions.scheduled.len() {
-                let Some(scheduled) = self.decisions.scheduled.get(at) else { break };
-                self.count_lora(scheduled.slot);
-            }
-        }
-    }
-
-    fn count_lora(&mut self, slot: Slot) {
-        if let Some(lora) = self.requests[slot].lora()
-            && !self.scheduled_loras.contains(&lora)
-        {
-            self.scheduled_loras.push(lora);
+            let loras = self.decisions.scheduled.iter().filter_map(|scheduled| self.requests[scheduled.slot].lora());
+            self.scheduled_loras.extend(loras);
         }
     }
 

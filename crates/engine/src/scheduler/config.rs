@@ -50,27 +50,12 @@ pub enum SchedulingPolicy {
 pub enum SchedulerConfigError {
     /// A size that must not be 0 is.
     Zero(&'static str),
-    /// Not every running request could have a token.
-    FewTokens {
-        /// Of `max_num_batched_tokens`.
-        tokens: usize,
-        /// Of `max_num_seqs`.
-        seqs: usize,
-    },
-    /// The longest prompt would never be computed.
-    ShortStep {
-        /// Of `max_num_batched_tokens`.
-        tokens: usize,
-        /// Of `max_model_len`.
-        length: usize,
-    },
-    /// The limit of long prompts would limit none.
-    HighThreshold {
-        /// Of `long_prefill_token_threshold`.
-        threshold: usize,
-        /// Of `max_model_len`.
-        length: usize,
-    },
+    /// Not every running request could have a token: `max_num_batched_tokens`, and `max_num_seqs`.
+    FewTokens(usize, usize),
+    /// The longest prompt would never be computed: `max_num_batched_tokens`, and `max_model_len`.
+    ShortStep(usize, usize),
+    /// The limit of long prompts would limit none: `long_prefill_token_threshold`, and `max_model_len`.
+    HighThreshold(usize, usize),
 }
 
 impl SchedulerConfigError {
@@ -80,14 +65,14 @@ impl SchedulerConfigError {
         let [tokens_name, length_name] = ["max_num_batched_tokens", "max_model_len"].map(&name);
         match self {
             Self::Zero(field) => format!("{} must be at least 1", name(field)),
-            Self::FewTokens { tokens, seqs } => {
+            Self::FewTokens(tokens, seqs) => {
                 format!("{tokens_name} ({tokens}) must be at least {} ({seqs})", name("max_num_seqs"))
             }
-            Self::ShortStep { tokens, length } => format!(
+            Self::ShortStep(tokens, length) => format!(
                 "{tokens_name} ({tokens}) must be at least {length_name} ({length}) with {}",
                 name("enable_chunked_prefill")
             ),
-            Self::HighThreshold { threshold, length } => {
+            Self::HighThreshold(threshold, length) => {
                 let threshold_name = name("long_prefill_token_threshold");
                 format!("{threshold_name} ({threshold}) must be at most {length_name} ({length})")
             }
@@ -124,13 +109,13 @@ impl SchedulerConfig {
             return Err(SchedulerConfigError::Zero(name));
         }
         if tokens < self.max_num_seqs {
-            return Err(SchedulerConfigError::FewTokens { tokens, seqs: self.max_num_seqs });
+            return Err(SchedulerConfigError::FewTokens(tokens, self.max_num_seqs));
         }
         if tokens < length && !self.enable_chunked_prefill {
-            return Err(SchedulerConfigError::ShortStep { tokens, length });
+            return Err(SchedulerConfigError::ShortStep(tokens, length));
         }
         if self.long_prefill_token_threshold > length {
-            return Err(SchedulerConfigError::HighThreshold { threshold: self.long_prefill_token_threshold, length });
+            return Err(SchedulerConfigError::HighThreshold(self.long_prefill_token_threshold, length));
         }
         Ok(())
     }

@@ -93,7 +93,7 @@ impl Decisions {
         self.preempted.clear();
         self.loading.clear();
         self.outputs.clear();
-        self.spec_decoding.clear();
+        self.spec_decoding = SpecDecodingStats::default();
         self.stats = SchedulerStats::default();
     }
 }

@@ -36,13 +36,14 @@ pub use pause::PauseState;
 pub use request::{KvTransfer, Rejection, Request, RequestId};
 pub use speculation::Speculation;
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
+
+use rand::{SeedableRng, rngs::Xoshiro256PlusPlus};
 
 use self::{
     request::{FetchStage, RequestStatus, Slot},
     request_queue::RequestQueue,
     requests::Requests,
-    speculation::Acceptance,
 };
 use super::kv_cache::{BlockId, Eviction, KvCacheConfig, KvCacheEvent, KvCacheManager};
 
@@ -53,8 +54,6 @@ pub struct Scheduler {
     kv_cache_manager: KvCacheManager,
     requests: Requests,
     waiting: RequestQueue,
-    /// Waiting requests that have blocks, for a transfer: they come before all others.
-    kv_holding: RequestQueue,
     kv_fetches: KvFetchStats,
     /// In the order of their admission.
     running: Vec<Slot>,
@@ -63,10 +62,11 @@ pub struct Scheduler {
     /// Those that the current scan has skipped.
     skipped: Vec<Slot>,
     /// Adapters of what the current step has scheduled.
-    scheduled_loras: Vec<u32>,
+    scheduled_loras: BTreeSet<u32>,
     /// Whether this step computes a part of a prompt of a running request.
     is_prefill_scheduled: bool,
-    acceptance: Acceptance,
+    /// Draws of how many draft tokens are accepted.
+    acceptance: Xoshiro256PlusPlus,
     pause: PauseState,
     /// Requests that lost their blocks to a reset of the cache since the last step.
     preempted_by_reset: Vec<RequestId>,
@@ -84,9 +84,10 @@ impl Scheduler {
         config.check(&kv_cache)?;
         Ok(Self {
             waiting: RequestQueue::new(config.policy),
-            kv_holding: RequestQueue::new(config.policy),
             kv_fetches: KvFetchStats::default(),
-            acceptance: Acceptance::new(config.speculation.as_ref()),
+            acceptance: Xoshiro256PlusPlus::seed_from_u64(
+                config.speculation.as_ref().map_or(0, |speculation| speculation.seed),
+            ),
             kv_cache_manager: KvCacheManager::new(KvCacheConfig {
                 drops_last_hit: config.speculation.as_ref().is_some_and(|speculation| speculation.drops_cached_block),
                 ..kv_cache
@@ -96,7 +97,7 @@ impl Scheduler {
             running: Vec::new(),
             num_deferred: 0,
             skipped: Vec::new(),
-            scheduled_loras: Vec::new(),
+            scheduled_loras: BTreeSet::new(),
             is_prefill_scheduled: false,
             pause: PauseState::default(),
             preempted_by_reset: Vec::new(),
@@ -156,16 +157,11 @@ impl Scheduler {
                 of_waiting += 1;
                 self.set_deferred(slot, false);
             }
-            if self.is_receiving(slot) {
-                self.hold(slot);
-            } else {
-                self.finish(slot);
-            }
+            self.finish(slot, self.is_receiving(slot));
         }
         self.forget_finished(of_running > 0);
         if of_waiting > 0 {
             self.waiting.forget_finished(&self.requests);
-            self.kv_holding.forget_finished(&self.requests);
         }
         of_running + of_waiting
     }
@@ -177,7 +173,7 @@ impl Scheduler {
         self.decisions.begin_step();
         let threshold = match self.config.long_prefill_token_threshold {
             // A long prompt may take the whole budget where no other request wants it.
-            limit if limit > 0 && self.running.len() + self.num_waiting() > 1 => limit,
+            limit if limit > 0 && self.running.len() + self.waiting.len() > 1 => limit,
             _ => usize::MAX,
         };
         if self.pause != PauseState::All {
@@ -190,7 +186,7 @@ impl Scheduler {
         for scheduled in &self.decisions.scheduled {
             let request = &mut self.requests[scheduled.slot];
             request.num_computed_tokens += scheduled.num_tokens;
-            request.is_prefill_chunk = request.num_computed_tokens < request.sequence.num_tokens();
+            request.is_prefill_chunk = request.num_computed_tokens < request.sequence.num_tokens;
         }
         &self.decisions
     }
@@ -214,13 +210,13 @@ impl Scheduler {
         self.requests
             .slot(id)
             .or_else(|| self.requests.held_slot(id))
-            .map_or(&[], |slot| self.requests[slot].sequence.blocks())
+            .map_or(&[], |slot| &self.requests[slot].sequence.blocks)
     }
 
     /// What the last step changed in the prefix cache, where events are enabled.
     pub fn events(&self) -> impl Iterator<Item = KvCacheEvent<'_>> {
         let requests = &self.requests;
-        self.kv_cache_manager.events(move |slot| Some(&requests[slot].sequence))
+        self.kv_cache_manager.events(move |slot| &requests[slot].sequence)
     }
 
     /// Sets the time that evictions from the cache are measured by, from any zero; nothing else depends on it.
@@ -243,21 +239,14 @@ impl Scheduler {
         }
     }
 
-    fn num_waiting(&self) -> usize {
-        self.waiting.len() + self.kv_holding.len()
-    }
-
-    /// Releases the blocks of a request that is in no queue any more. Its tokens stay until the next step, for its events.
-    fn finish(&mut self, slot: Slot) {
+    /// Ends a request that is in no queue any more. It keeps its blocks until its transfer ends, or releases them; its tokens stay until the
+    /// next step, for its events.
+    fn finish(&mut self, slot: Slot, keeps_blocks: bool) {
         self.set_fetch_stage(slot, None);
-        self.kv_cache_manager.free(&mut self.requests[slot].sequence);
-        self.requests.finish(slot);
-    }
-
-    /// Ends a request that is in no queue any more, but keeps its blocks until its transfer ends.
-    fn hold(&mut self, slot: Slot) {
-        self.set_fetch_stage(slot, None);
-        self.requests.hold(slot);
+        if !keeps_blocks {
+            self.kv_cache_manager.free(&mut self.requests[slot].sequence);
+        }
+        self.requests.finish(slot, keeps_blocks);
     }
 }
 

@@ -25,7 +25,7 @@ impl Scheduler {
     pub fn has_work(&self) -> bool {
         match self.pause {
             PauseState::None => self.has_requests(),
-            PauseState::New => !self.running.is_empty() || self.kv_holding.len() > 0,
+            PauseState::New => !self.running.is_empty() || self.waiting.holding().next().is_some(),
             PauseState::All => false,
         }
     }

@@ -165,13 +165,17 @@ impl Request {
     }
 
     pub(super) fn into_state(self, arrival: u64) -> RequestState {
-        let sequence = match self.counted {
+        let mut sequence = match self.counted {
             Some(counted) => Sequence::counted(counted),
             None => Sequence::new(self.prompt, &self.output),
         };
+        sequence.lora = self.lora;
+        // An empty text is none.
+        sequence.cache_salt = self.cache_salt.filter(|salt| !salt.is_empty());
+        sequence.session_id = self.session_id.filter(|session| !session.is_empty());
         RequestState {
             id: self.id,
-            sequence: sequence.keyed(self.lora, self.cache_salt).of_session(self.session_id),
+            sequence,
             reports_cached_blocks: self.reports_cached_blocks,
             ends_with: self.ends_with,
             stop_token_ids: self.stop_token_ids,
@@ -207,6 +211,6 @@ impl RequestState {
 
     /// The number of its adapter.
     pub(super) fn lora(&self) -> Option<u32> {
-        self.sequence.lora().map(|lora| lora.lora_int_id)
+        self.sequence.lora.as_ref().map(|lora| lora.lora_int_id)
     }
 }

@@ -1,85 +1,64 @@
-//! Queues of waiting requests.
+//! The queue of waiting requests.
 
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, VecDeque},
-};
+use std::collections::BTreeSet;
 
 use super::{SchedulingPolicy, Slot, requests::Requests};
 
-/// Waiting requests in the order of a policy.
+/// Waiting requests: those that have blocks, for a transfer, before all others, and of each in the order of a policy. First come, first served, arrivals stand behind all others and preempted requests before
+/// them; else they are ordered by priority and arrival, wherever they came from.
 #[derive(Debug)]
-pub(super) enum RequestQueue {
-    /// Arrivals are put behind all others, preempted requests before them.
-    Fcfs(VecDeque<Slot>),
-    /// By priority and arrival, wherever they came from.
-    Priority(BinaryHeap<Reverse<(i64, u64, Slot)>>),
+pub(super) struct RequestQueue {
+    policy: SchedulingPolicy,
+    /// Whether a request has no blocks, its priority and its place.
+    order: BTreeSet<(bool, i64, i64, Slot)>,
 }
 
 impl RequestQueue {
     pub(super) fn new(policy: SchedulingPolicy) -> Self {
-        match policy {
-            SchedulingPolicy::Fcfs => Self::Fcfs(VecDeque::new()),
-            SchedulingPolicy::Priority => Self::Priority(BinaryHeap::new()),
-        }
+        Self { policy, order: BTreeSet::new() }
     }
 
     pub(super) fn len(&self) -> usize {
-        match self {
-            Self::Fcfs(queue) => queue.len(),
-            Self::Priority(heap) => heap.len(),
-        }
+        self.order.len()
     }
 
-    /// All of them, in no order.
-    pub(super) fn slots(&self) -> impl Iterator<Item = Slot> {
-        let (queue, heap) = match self {
-            Self::Fcfs(queue) => (Some(queue), None),
-            Self::Priority(heap) => (None, Some(heap)),
-        };
-        let of_heap = heap.into_iter().flatten().map(|Reverse((.., slot))| *slot);
-        queue.into_iter().flatten().copied().chain(of_heap)
+    /// Those that have blocks.
+    pub(super) fn holding(&self) -> impl Iterator<Item = Slot> {
+        self.order.iter().take_while(|(is_bare, ..)| !is_bare).map(|(.., slot)| *slot)
     }
 
     pub(super) fn add(&mut self, slot: Slot, requests: &Requests) {
-        match self {
-            Self::Fcfs(queue) => queue.push_back(slot),
-            Self::Priority(heap) => heap.push(key(slot, requests)),
-        }
+        let behind = self.order.last().map_or(0, |(.., place, _)| place + 1);
+        self.insert(slot, behind, requests);
     }
 
     /// Adds a request that was out of the queue.
     pub(super) fn prepend(&mut self, slot: Slot, requests: &Requests) {
-        match self {
-            Self::Fcfs(queue) => queue.push_front(slot),
-            Self::Priority(heap) => heap.push(key(slot, requests)),
-        }
+        let is_bare = !requests[slot].holds_blocks();
+        let next = self.order.range((is_bare, i64::MIN, i64::MIN, 0)..).next();
+        let before = next.map_or(0, |(.., place, _)| place - 1);
+        self.insert(slot, before, requests);
+    }
+
+    fn insert(&mut self, slot: Slot, place: i64, requests: &Requests) {
+        let request = &requests[slot];
+        let (priority, place) = match self.policy {
+            SchedulingPolicy::Fcfs => (0, place),
+            SchedulingPolicy::Priority => (request.priority, request.arrival.cast_signed()),
+        };
+        self.order.insert((!request.holds_blocks(), priority, place, slot));
     }
 
     pub(super) fn peek(&self) -> Option<Slot> {
-        match self {
-            Self::Fcfs(queue) => queue.front().copied(),
-            Self::Priority(heap) => heap.peek().map(|Reverse((.., slot))| *slot),
-        }
+        self.order.first().map(|(.., slot)| *slot)
     }
 
-    pub(super) fn pop(&mut self) -> Option<Slot> {
-        match self {
-            Self::Fcfs(queue) => queue.pop_front(),
-            Self::Priority(heap) => heap.pop().map(|Reverse((.., slot))| slot),
-        }
+    pub(super) fn pop(&mut self) {
+        self.order.pop_first();
     }
 
     /// Takes out requests that have ended while they waited.
     pub(super) fn forget_finished(&mut self, requests: &Requests) {
-        match self {
-            Self::Fcfs(queue) => queue.retain(|slot| !requests[*slot].is_finished()),
-            Self::Priority(heap) => heap.retain(|Reverse((.., slot))| !requests[*slot].is_finished()),
-        }
+        self.order.retain(|(.., slot)| !requests[*slot].is_finished());
     }
-}
-
-fn key(slot: Slot, requests: &Requests) -> Reverse<(i64, u64, Slot)> {
-    let request = &requests[slot];
-    Reverse((request.priority, request.arrival, slot))
 }

@@ -9,8 +9,7 @@ impl Scheduler {
     /// Begins a step of each request that can be scheduled and has none in progress.
     pub fn begin_request_steps(&mut self) -> &Decisions {
         self.schedule();
-        for at in 0..self.decisions.scheduled.len() {
-            let Some(scheduled) = self.decisions.scheduled.get(at) else { break };
+        for scheduled in &self.decisions.scheduled {
             self.requests[scheduled.slot].tokens_in_step = scheduled.num_tokens;
             self.tokens_in_steps += scheduled.num_tokens;
         }

@@ -58,24 +58,21 @@ impl Requests {
                 Slot::try_from(self.table.len() - 1).ok()?
             }
         };
+        self.table[slot as usize].sequence.number = slot;
         self.slots.insert(id, slot);
         Some(slot)
     }
 
-    /// Takes a request out of the requests; its slot can still be read.
-    pub(super) fn finish(&mut self, slot: Slot) {
+    /// Takes a request out of the requests; its slot can still be read, and stays until it is let go where it is held.
+    pub(super) fn finish(&mut self, slot: Slot, is_held: bool) {
         let request = &mut self.table[slot as usize];
         request.status = RequestStatus::Finished;
         self.slots.remove(&request.id);
-        self.finished.push(slot);
-    }
-
-    /// Takes a request out of the requests as [`Requests::finish`] does; its slot stays until it is let go.
-    pub(super) fn hold(&mut self, slot: Slot) {
-        let request = &mut self.table[slot as usize];
-        request.status = RequestStatus::Finished;
-        self.slots.remove(&request.id);
-        self.held.insert(request.id, slot);
+        if is_held {
+            self.held.insert(request.id, slot);
+        } else {
+            self.finished.push(slot);
+        }
     }
 
     pub(super) fn held(&self) -> impl Iterator<Item = RequestId> {
@@ -125,7 +122,7 @@ mod tests {
         for id in 0..100 {
             let slot = requests.add(Request { id, ..Request::default() }).unwrap();
             assert_eq!((requests.slot(id), requests.len()), (Some(slot), 1));
-            requests.finish(slot);
+            requests.finish(slot, false);
             assert_eq!((requests.slot(id), requests[slot].id), (None, id));
             requests.release_finished();
         }

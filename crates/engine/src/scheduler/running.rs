@@ -22,7 +22,7 @@ impl Scheduler {
             let num_computed_tokens = request.num_computed_tokens;
             // One place is left for the token that is sampled.
             let most = self.config.max_model_len.saturating_sub(num_computed_tokens + 1);
-            let with_drafts = request.sequence.num_tokens() + request.drafts.waiting;
+            let with_drafts = request.sequence.num_tokens + request.drafts.waiting;
             let most = most.min(scan.budget - draft_slots);
             let num_tokens = (with_drafts - num_computed_tokens).min(threshold).min(most);
             if num_tokens == 0 || request.tokens_in_step > 0 {
@@ -33,29 +33,38 @@ impl Scheduler {
                 break;
             }
             self.schedule_drafts(slot, num_computed_tokens + num_tokens);
-            let request = &self.requests[slot];
-            self.is_prefill_scheduled |= request.is_prefill_chunk;
-            let (request_id, prefill_tokens) = (request.id, request.prefill_tokens(num_computed_tokens));
-            let scheduled_as = ScheduledAs::Running;
-            self.decisions.scheduled.push(ScheduledRequest {
-                request_id,
-                slot,
-                num_tokens,
-                num_computed_tokens,
-                prefill_tokens,
-                scheduled_as,
-            });
+            self.is_prefill_scheduled |= self.requests[slot].is_prefill_chunk;
+            self.give_tokens(slot, num_computed_tokens, num_tokens, ScheduledAs::Running);
             scan.budget -= num_tokens + draft_slots;
             scan.at += 1;
         }
         scan.budget
     }
 
+    /// Notes that the step computes so many tokens of a request, behind those that are computed.
+    pub(super) fn give_tokens(
+        &mut self,
+        slot: Slot,
+        num_computed_tokens: usize,
+        num_tokens: usize,
+        scheduled_as: ScheduledAs,
+    ) {
+        let request = &self.requests[slot];
+        self.decisions.scheduled.push(ScheduledRequest {
+            request_id: request.id,
+            slot,
+            num_tokens,
+            num_computed_tokens,
+            prefill_tokens: request.prefill_tokens(num_computed_tokens),
+            scheduled_as,
+        });
+    }
+
     /// Allocates blocks for a running request, preempting others while there are too few; gives false when the request
     /// itself was preempted.
     fn make_room(&mut self, slot: Slot, num_tokens: usize, scan: &mut RunningScan) -> bool {
         let slots = self.num_slots(num_tokens);
-        while !self.kv_cache_manager.allocate_slots(slot, &mut self.requests[slot].sequence, num_tokens, slots) {
+        while !self.kv_cache_manager.allocate_slots(&mut self.requests[slot].sequence, num_tokens, slots) {
             let Some(victim) = self.pop_victim(scan) else { return false };
             let preempted = self.preempt(victim);
             self.decisions.preempted.push(preempted);

@@ -8,7 +8,7 @@
 //!
 //! See docs/decisions/0103-speculation-is-a-number-per-step.md.
 
-use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
+use rand::{Rng, RngExt};
 
 use super::{
     ScheduledAs, ScheduledRequest, Scheduler, Slot,
@@ -72,21 +72,10 @@ impl Speculation {
     pub fn methods() -> impl Iterator<Item = &'static str> {
         METHODS.iter().map(|(name, ..)| *name)
     }
-}
-
-/// Draws of how much is accepted.
-#[derive(Debug)]
-pub(super) struct Acceptance(Option<Xoshiro256PlusPlus>);
-
-impl Acceptance {
-    pub(super) fn new(speculation: Option<&Speculation>) -> Self {
-        Self(speculation.map(|speculation| Xoshiro256PlusPlus::seed_from_u64(speculation.seed)))
-    }
 
     /// Draws how many of some draft tokens are accepted, each if those before it are.
-    fn draw(&mut self, speculation: &Speculation, drafted: usize) -> usize {
-        let Some(generator) = &mut self.0 else { return 0 };
-        let rates = &speculation.acceptance_rates;
+    fn accepted(&self, drafted: usize, generator: &mut impl Rng) -> usize {
+        let rates = &self.acceptance_rates;
         let rate = |at: usize| rates.get(at).or(rates.last()).copied().unwrap_or_default();
         (0..drafted).take_while(|at| generator.random::<f64>() < rate(*at)).count()
     }
@@ -95,7 +84,7 @@ impl Acceptance {
 impl RequestState {
     /// Draft tokens that are accepted where the tokens come in recorded bursts; `None` where they do not.
     fn recorded_acceptance(&self, drafted: usize) -> Option<usize> {
-        let sampled = self.sequence.num_tokens() - self.sequence.num_prompt_tokens();
+        let sampled = self.sequence.num_tokens - self.sequence.num_prompt_tokens;
         let next = self.burst_ends.partition_point(|end| *end <= sampled);
         let end = if self.burst_ends.is_empty() { None } else { Some(self.burst_ends.get(next)) }?;
         // Behind the last burst, and in longer ones, everything is.
@@ -104,11 +93,6 @@ impl RequestState {
 }
 
 impl Scheduler {
-    /// Tokens that are drafted for each step.
-    pub(super) fn num_spec_tokens(&self) -> usize {
-        self.config.speculation.as_ref().map_or(0, |speculation| speculation.num_speculative_tokens)
-    }
-
     /// Places that a request needs in its blocks for some tokens and what is drafted behind them.
     pub(super) fn num_slots(&self, num_tokens: usize) -> usize {
         let lookahead = self.config.speculation.as_ref().map_or(0, |speculation| speculation.num_lookahead_tokens);
@@ -129,14 +113,15 @@ impl Scheduler {
     /// Notes which of the waiting drafts of a request a step checks, of which it computes tokens up to a place.
     pub(super) fn schedule_drafts(&mut self, slot: Slot, end: usize) {
         let request = &mut self.requests[slot];
-        let drafted = end.saturating_sub(request.sequence.num_tokens());
+        let drafted = end.saturating_sub(request.sequence.num_tokens);
         request.drafts = Drafts { waiting: 0, scheduled: drafted.min(request.drafts.waiting), is_padding: false };
     }
 
     /// Tokens of a decode that is admitted, filled up with drafts so that all decodes of a step have as many; `None` where it may not
     /// be. Gives 0 where the budget has no room for them.
     pub(super) fn padded(&self, num_computed_tokens: usize, budget: usize) -> Option<usize> {
-        let padded = 1 + self.num_spec_tokens();
+        let of = |speculation: &Speculation| speculation.num_speculative_tokens;
+        let padded = 1 + self.config.speculation.as_ref().map_or(0, of);
         let is_running = |first: &ScheduledRequest| first.scheduled_as == ScheduledAs::Running;
         let has_decodes = self.decisions.scheduled.first().is_some_and(is_running) || num_computed_tokens > 0;
         let fits = num_computed_tokens + padded < self.config.max_model_len;
@@ -157,7 +142,7 @@ impl Scheduler {
         let accepted = match request.recorded_acceptance(scheduled) {
             _ if is_padding => 0,
             Some(accepted) => accepted,
-            None => self.acceptance.draw(speculation, scheduled),
+            None => speculation.accepted(scheduled, &mut self.acceptance),
         };
         request.num_computed_tokens -= scheduled - accepted;
         self.decisions.spec_decoding.observe(scheduled, accepted);

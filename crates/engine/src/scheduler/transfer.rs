@@ -44,8 +44,8 @@ impl Scheduler {
     pub fn kept_for_transfer(&self, id: RequestId) -> Option<(&[super::BlockId], usize)> {
         let request = &self.requests[self.requests.held_slot(id)?];
         let computed = request.num_computed_tokens;
-        let blocks = request.sequence.blocks();
-        let full = computed.div_ceil(self.kv_cache_manager.config().block_size);
+        let blocks = request.sequence.blocks.as_slice();
+        let full = computed.div_ceil(self.kv_cache_manager.config.block_size);
         Some((blocks.get(..full).unwrap_or(blocks), computed))
     }
 
@@ -58,9 +58,9 @@ impl Scheduler {
         if !request.is_received {
             return false;
         }
-        self.kv_cache_manager.settle(slot, &mut request.sequence, request.num_computed_tokens);
+        self.kv_cache_manager.settle(&mut request.sequence, request.num_computed_tokens);
         // The last token is computed again, to sample the next one.
-        request.num_computed_tokens = request.num_computed_tokens.min(request.sequence.num_tokens().saturating_sub(1));
+        request.num_computed_tokens = request.num_computed_tokens.min(request.sequence.num_tokens.saturating_sub(1));
         request.status = RequestStatus::Waiting;
         true
     }
@@ -75,7 +75,7 @@ impl Scheduler {
         }
         request.status = RequestStatus::WaitingForRemoteKvs;
         request.transfer.receives = false;
-        request.num_computed_tokens = request.sequence.num_tokens();
+        request.num_computed_tokens = request.sequence.num_tokens;
         let num_tokens = request.num_computed_tokens - num_cached_tokens;
         self.decisions.loading.push(LoadingRequest { request_id: request.id, num_tokens });
         self.count_lookup(slot, num_cached_tokens, num_tokens);
@@ -87,15 +87,15 @@ impl Scheduler {
     fn lacking_blocks(&self) -> usize {
         let lacks = |slot: Slot| {
             let sequence = &self.requests[slot].sequence;
-            self.blocks_for(sequence.num_tokens() + self.draft_reserve()).saturating_sub(sequence.blocks().len())
+            self.blocks_for(sequence.num_tokens + self.draft_reserve()).saturating_sub(sequence.blocks.len())
         };
         let prefills = self.running.iter().copied().filter(|slot| self.requests[*slot].is_prefill_chunk);
         let skipped = self.skipped.iter().copied().filter(|slot| self.requests[*slot].holds_blocks());
-        prefills.chain(skipped).chain(self.kv_holding.slots()).map(lacks).sum()
+        prefills.chain(skipped).chain(self.waiting.holding()).map(lacks).sum()
     }
 
     fn blocks_for(&self, num_tokens: usize) -> usize {
-        num_tokens.div_ceil(self.kv_cache_manager.config().block_size)
+        num_tokens.div_ceil(self.kv_cache_manager.config.block_size)
     }
 
     pub(super) fn is_receiving(&self, slot: Slot) -> bool {

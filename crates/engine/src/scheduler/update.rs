@@ -22,11 +22,7 @@ impl Scheduler {
         }
         let has_finished = self.samples(slot) && self.sample_burst(slot);
         if has_finished {
-            if self.requests[slot].transfer.sends {
-                self.hold(slot);
-            } else {
-                self.finish(slot);
-            }
+            self.finish(slot, self.requests[slot].transfer.sends);
         }
         has_finished
     }
@@ -40,7 +36,7 @@ impl Scheduler {
     pub(super) fn take_stats(&mut self) {
         self.decisions.stats = SchedulerStats {
             num_running_reqs: self.running.len(),
-            num_waiting_reqs: self.num_waiting() - self.num_deferred,
+            num_waiting_reqs: self.waiting.len() - self.num_deferred,
             num_skipped_waiting_reqs: self.num_deferred,
             kv_cache_usage: self.kv_cache_manager.usage(),
             kv_fetches: self.kv_fetches,
@@ -51,7 +47,7 @@ impl Scheduler {
     /// Whether a request samples: not after a part of a prompt that is not its last.
     fn samples(&self, slot: Slot) -> bool {
         let request = &self.requests[slot];
-        request.num_computed_tokens >= request.sequence.num_tokens()
+        request.num_computed_tokens >= request.sequence.num_tokens
     }
 
     /// Samples the tokens of a step, of which the first one that ends the request is the last; whether there was one.
@@ -75,9 +71,9 @@ impl Scheduler {
         let new_token_id = sequence.sample()?;
         let finish_reason = if request.stop_token_ids.contains(&new_token_id) {
             Some(SchedulerFinishReason::Stop)
-        } else if sequence.num_tokens() >= self.config.max_model_len {
+        } else if sequence.num_tokens >= self.config.max_model_len {
             Some(SchedulerFinishReason::Length)
-        } else if sequence.num_tokens() == sequence.planned_tokens() {
+        } else if sequence.num_tokens == sequence.planned_tokens {
             Some(request.ends_with.unwrap_or(SchedulerFinishReason::Length))
         } else {
             None

@@ -1,4 +1,4 @@
-//! A model of steps that were measured.
+//! Durations as a linear function of a step's work, and such a model of steps that were measured.
 //!
 //! Coefficients are those with the least squared relative errors among those that are not negative; so a step of 5 ms
 //! counts as much as one of 500. Errors are relative to the model, not to the measurement: two tokens that were seen in one
@@ -9,10 +9,7 @@
 use base::stats::nearest_quantile;
 use rand::{Rng, RngExt};
 
-use super::{
-    LinearModel, StepWork,
-    linear::{TERMS, terms},
-};
+use super::StepWork;
 
 /// Fewest steps that a model is fitted to.
 const FEWEST: usize = 8;
@@ -31,6 +28,53 @@ const SHORTEST: f64 = 0.05;
 
 /// Share of the largest pivot below which a term does not vary by itself.
 const SINGULAR: f64 = 1e-9;
+
+/// Seconds of a step: a constant, and so much for each of its parts; and those of a request outside of steps. None is negative.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct LinearModel {
+    /// Of every step.
+    pub step: f64,
+    /// Of each request that decodes.
+    pub decode: f64,
+    /// Of each token that is prefilled.
+    pub prefill_token: f64,
+    /// Of each token before the step.
+    pub context_token: f64,
+    /// Of each request, before its first step.
+    pub request: f64,
+}
+
+/// Number of a model's coefficients.
+const TERMS: usize = 5;
+
+impl LinearModel {
+    /// The seconds of a step.
+    #[must_use]
+    pub fn seconds(&self, work: &StepWork) -> f64 {
+        let terms = terms(work, false);
+        self.coefficients().iter().zip(terms).map(|(coefficient, term)| coefficient * term).sum()
+    }
+
+    /// The seconds that a measured step should have taken.
+    fn predicted(&self, step: &MeasuredStep) -> f64 {
+        self.seconds(&step.work) + if step.is_request { self.request } else { 0.0 }
+    }
+
+    fn of(coefficients: [f64; TERMS]) -> Self {
+        let [step, decode, prefill_token, context_token, request] = coefficients;
+        Self { step, decode, prefill_token, context_token, request }
+    }
+
+    fn coefficients(&self) -> [f64; TERMS] {
+        [self.step, self.decode, self.prefill_token, self.context_token, self.request]
+    }
+}
+
+/// What the coefficients are multiplied with.
+fn terms(work: &StepWork, is_request: bool) -> [f64; TERMS] {
+    let request = f64::from(u8::from(is_request));
+    [1.0, f64::from(work.decodes), f64::from(work.prefill_tokens), work.context_tokens as f64, request]
+}
 
 /// A step with the time that it took.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -61,11 +105,8 @@ pub struct StepFit {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FitError {
     /// There are too few.
-    #[error("{steps} measured steps are too few to fit a model; it takes at least {FEWEST}")]
-    TooFew {
-        /// How many there are.
-        steps: usize,
-    },
+    #[error("{0} measured steps are too few to fit a model; it takes at least {FEWEST}")]
+    TooFew(usize),
     /// They took no time.
     #[error("no measured step took any time")]
     NoTime,
@@ -78,7 +119,7 @@ impl StepFit {
     /// When there are too few of them.
     pub fn of(measured: &[MeasuredStep]) -> Result<Self, FitError> {
         if measured.len() < FEWEST {
-            return Err(FitError::TooFew { steps: measured.len() });
+            return Err(FitError::TooFew(measured.len()));
         }
         let timed: Vec<&MeasuredStep> = measured.iter().filter(|step| step.seconds > 0.0).collect();
         if timed.len() < FEWEST {
@@ -119,7 +160,7 @@ type Weighted<'a> = (&'a MeasuredStep, f64);
 
 /// The coefficients with the least squared relative errors, found in rounds: weights come from the model of the round before.
 fn fitted(measured: &[&MeasuredStep]) -> LinearModel {
-    let mean = measured.iter().map(|step| step.seconds).sum::<f64>() / count(measured.len());
+    let mean = measured.iter().map(|step| step.seconds).sum::<f64>() / measured.len() as f64;
     let mut weighted: Vec<Weighted<'_>> = measured.iter().map(|step| (*step, 1.0 / (mean * mean))).collect();
     let mut model = least_squares(&weighted);
     for _ in 0..ROUNDS {
@@ -131,10 +172,6 @@ fn fitted(measured: &[&MeasuredStep]) -> LinearModel {
         model = least_squares(&weighted);
     }
     model
-}
-
-fn count(steps: usize) -> f64 {
-    steps.max(1) as f64
 }
 
 /// The coefficients with the least weighted squares: terms whose coefficient would be negative are left out, the most
@@ -314,7 +351,7 @@ mod tests {
     #[test]
     fn too_few_steps_are_an_error() {
         let step = step(StepWork { decodes: 1, ..StepWork::default() }, 0.0);
-        assert_eq!(StepFit::of(&[step; 3]), Err(FitError::TooFew { steps: 3 }));
+        assert_eq!(StepFit::of(&[step; 3]), Err(FitError::TooFew(3)));
         assert_eq!(StepFit::of(&[step; 30]), Err(FitError::NoTime));
     }
 }

@@ -12,7 +12,6 @@
 
 mod fit;
 mod knobs;
-mod linear;
 mod profile;
 mod transfer;
 mod work;
@@ -22,9 +21,8 @@ use std::time::Duration;
 use rand::{SeedableRng, rngs::Xoshiro256PlusPlus};
 
 pub use self::{
-    fit::{FitError, MeasuredStep, StepFit},
+    fit::{FitError, LinearModel, MeasuredStep, StepFit},
     knobs::{Knobs, Spread},
-    linear::LinearModel,
     profile::{PROFILES, Profile, UnknownProfile},
     transfer::{TransferClock, TransferTimes},
     work::StepWork,
@@ -47,32 +45,41 @@ pub enum StepTimes {
 }
 
 /// Clock of an engine's steps.
+pub type StepClock = ScaledClock<StepTimes>;
+
+/// Clock of what an engine does, whose durations are drawn from some times.
 #[derive(Debug, Clone)]
-pub struct StepClock {
-    times: StepTimes,
+pub struct ScaledClock<T> {
+    times: T,
     /// How many times faster than these times.
     scale: f64,
     generator: Xoshiro256PlusPlus,
 }
 
-impl StepClock {
+impl<T> ScaledClock<T> {
     /// A clock that runs `scale` times faster than its times have it; 1 where the scale is no positive number.
     #[must_use]
-    pub fn new(times: StepTimes, scale: f64, seed: u64) -> Self {
+    pub fn new(times: T, scale: f64, seed: u64) -> Self {
         let scale = if scale.is_finite() && scale > 0.0 { scale } else { 1.0 };
         Self { times, scale, generator: Xoshiro256PlusPlus::seed_from_u64(seed) }
     }
 
-    /// Takes other times from the next step on.
-    pub fn set_times(&mut self, times: StepTimes) {
+    /// Takes other times for what begins from now on.
+    pub fn set_times(&mut self, times: T) {
         self.times = times;
     }
 
+    fn scaled(&self, seconds: f64) -> Duration {
+        Duration::from_secs_f64((seconds / self.scale).clamp(0.0, LONGEST))
+    }
+}
+
+impl StepClock {
     /// Time of a request before its first step.
     #[must_use]
     pub fn before_steps(&self) -> Duration {
         match &self.times {
-            StepTimes::Fitted(fit) => Duration::from_secs_f64((fit.model.request / self.scale).clamp(0.0, LONGEST)),
+            StepTimes::Fitted(fit) => self.scaled(fit.model.request),
             StepTimes::Instant | StepTimes::Knobs(_) | StepTimes::Profile(_) => Duration::ZERO,
         }
     }
@@ -88,7 +95,7 @@ impl StepClock {
             StepTimes::Fitted(fit) => fit.seconds(work, &mut self.generator),
             StepTimes::Profile(profile) => profile.seconds(work),
         };
-        Duration::from_secs_f64((seconds / self.scale).clamp(0.0, LONGEST))
+        self.scaled(seconds)
     }
 }
 

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use rand::{SeedableRng, rngs::Xoshiro256PlusPlus};
-
-use super::{LONGEST, Spread};
+use super::{ScaledClock, Spread};
 
 /// Durations of the parts of a transfer; they add up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -16,37 +14,19 @@ pub struct TransferTimes {
 }
 
 /// Clock of an engine's transfers, with draws of its own: steps have the same durations with and without transfers.
-#[derive(Debug, Clone)]
-pub struct TransferClock {
-    times: TransferTimes,
-    /// How many times faster than these times.
-    scale: f64,
-    generator: Xoshiro256PlusPlus,
-}
+pub type TransferClock = ScaledClock<TransferTimes>;
 
 impl TransferClock {
-    /// A clock that runs `scale` times faster than its times have it; 1 where the scale is no positive number.
-    #[must_use]
-    pub fn new(times: TransferTimes, scale: f64, seed: u64) -> Self {
-        let scale = if scale.is_finite() && scale > 0.0 { scale } else { 1.0 };
-        Self { times, scale, generator: Xoshiro256PlusPlus::seed_from_u64(seed ^ TRANSFERS) }
-    }
-
-    /// Sets the times of the transfers that begin from now on.
-    pub fn set_times(&mut self, times: TransferTimes) {
-        self.times = times;
-    }
+    /// Distinguishes the draws of transfers from those of steps with the same seed.
+    pub const SEED: u64 = 0x6b76_7472_616e_7366;
 
     /// Draws the duration of the next transfer, of so many tokens.
     pub fn duration(&mut self, tokens: usize) -> Duration {
         let constant = self.times.latency.draw(&mut self.generator);
         let seconds = constant + self.times.per_token.draw(&mut self.generator) * tokens as f64;
-        Duration::from_secs_f64((seconds / self.scale).clamp(0.0, LONGEST))
+        self.scaled(seconds)
     }
 }
-
-/// Distinguishes the draws of transfers from those of steps.
-const TRANSFERS: u64 = 0x6b76_7472_616e_7366;
 
 #[cfg(test)]
 mod tests {

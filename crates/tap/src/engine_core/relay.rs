@@ -30,8 +30,8 @@ use super::{
 };
 use base::{lock::Lock, rate_limited_log::RateLimitedLog};
 use engine_core::{
-    zmtp::{COMMAND, GREETING, put_frame},
-    zmtp_reader::{ZmtpReader, ZmtpUnit, put_message},
+    zmtp::{COMMAND, GREETING, put_frame, put_message},
+    zmtp_reader::{ZmtpReader, ZmtpUnit},
 };
 
 /// Connections at once: each engine has one for its handshake, and two for each process of the front end.

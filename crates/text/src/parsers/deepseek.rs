@@ -12,9 +12,10 @@ const SEPARATOR: &str = "<｜tool▁sep｜>";
 const FENCE: &str = "```json\n";
 
 /// Format of the calls: the older or the newer one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum CallFormat {
     /// Type, name and a fenced block.
+    #[default]
     Fenced,
     /// Name and arguments.
     Bare,
@@ -28,7 +29,7 @@ struct CallText {
 }
 
 /// The calls of an answer on its way.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Deepseek {
     style: CallFormat,
     calls_start: Option<u32>,
@@ -52,14 +53,7 @@ impl Deepseek {
             calls_start: vocabulary.id(CALLS_START),
             start: vocabulary.id(START),
             end: vocabulary.id(END),
-            text: String::new(),
-            is_calling: false,
-            starts: 0,
-            ends: 0,
-            begun: 0,
-            named: false,
-            known: Vec::new(),
-            sent: Vec::new(),
+            ..Self::default()
         }
     }
 

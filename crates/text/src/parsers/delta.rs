@@ -5,27 +5,17 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::names::ToolFormat;
 
-/// A delta's `content`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum DeltaContent {
-    /// No key.
-    #[default]
-    Unset,
-    /// `null`, as beside tool calls.
-    Null,
-    /// Text; may be empty.
-    Text(String),
-}
-
 /// Delta that one step adds to a response.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Delta {
-    /// Text of the answer.
-    pub content: DeltaContent,
+    /// Text of the answer; may be empty.
+    pub content: Option<String>,
     /// Text of the reasoning.
     pub reasoning: Option<String>,
     /// New calls, and more of known ones.
     pub calls: Vec<CallDelta>,
+    /// The content's key is present with `null`, as beside tool calls.
+    pub is_content_null: bool,
     /// The reasoning's key is present with `null`.
     pub is_reasoning_null: bool,
 }
@@ -47,17 +37,15 @@ pub struct CallDelta {
 
 impl Delta {
     pub(super) fn text(text: impl Into<String>) -> Self {
-        Self { content: DeltaContent::Text(text.into()), ..Self::default() }
+        Self { content: Some(text.into()), ..Self::default() }
     }
 }
 
 impl Serialize for Delta {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        match &self.content {
-            DeltaContent::Unset => {}
-            DeltaContent::Null => map.serialize_entry("content", &())?,
-            DeltaContent::Text(text) => map.serialize_entry("content", text)?,
+        if self.content.is_some() || self.is_content_null {
+            map.serialize_entry("content", &self.content)?;
         }
         if self.reasoning.is_some() || self.is_reasoning_null {
             map.serialize_entry("reasoning", &self.reasoning)?;

@@ -1,7 +1,7 @@
 //! Reasoning as Granite 3.2 marks it, by sentences of ordinary words. In streams the engine never takes it for ended, so
 //! no calls are looked for behind it.
 
-use super::delta::{Delta, DeltaContent};
+use super::delta::Delta;
 
 const THINKS: [&str; 2] = ["Here's my thought process:", "Here is my thought process:"];
 const ANSWERS: [&str; 2] = ["Here's my response:", "Here is my response:"];
@@ -50,13 +50,8 @@ impl Granite {
         if reasoning.as_ref().is_none_or(String::is_empty) && content.as_ref().is_none_or(String::is_empty) {
             return None;
         }
-        let is_reasoning_null = reasoning.is_none();
-        Some(Delta {
-            content: content.map_or(DeltaContent::Null, DeltaContent::Text),
-            reasoning,
-            is_reasoning_null,
-            ..Delta::default()
-        })
+        let (is_content_null, is_reasoning_null) = (content.is_none(), reasoning.is_none());
+        Some(Delta { content, reasoning, is_content_null, is_reasoning_null, calls: Vec::new() })
     }
 
     fn sections(&self) -> Option<Sections<'_>> {

@@ -2,7 +2,7 @@
 //! far without reading the JSON, so a call whose arguments come first, or never end, streams as it does there.
 
 use super::{
-    delta::{CallDelta, CallIds, Delta, DeltaContent, ParsedCall},
+    delta::{CallDelta, CallIds, Delta, ParsedCall},
     json::JsonValue,
 };
 
@@ -46,7 +46,7 @@ impl Hermes {
         if content.is_none() && calls.is_empty() {
             return None;
         }
-        Some(Delta { content: content.map_or(DeltaContent::Null, DeltaContent::Text), calls, ..Delta::default() })
+        Some(Delta { is_content_null: content.is_none(), content, calls, ..Delta::default() })
     }
 
     /// Returns the text that the engine adds to a last step with calls: an object, if the last call has no arguments yet.

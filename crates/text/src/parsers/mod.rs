@@ -26,8 +26,8 @@ mod tools;
 mod vocabulary;
 mod whole;
 
-pub use delta::{CallDelta, CallIds, Delta, DeltaContent, ParsedCall, ParsedMessage};
-pub use names::{Formats, Function, Parsing, ReasoningFormat, Thinking, ToolChoice, ToolFormat, UnknownParser};
+pub use delta::{CallDelta, CallIds, Delta, ParsedCall, ParsedMessage};
+pub use names::{Formats, Function, Parsing, ReasoningFormat, ToolChoice, ToolFormat, UnknownParser};
 pub use reasoning::ReasoningMarks;
 pub use stream::StreamParser;
 pub use vocabulary::Vocabulary;

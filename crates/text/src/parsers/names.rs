@@ -2,27 +2,29 @@
 
 use std::sync::Arc;
 
-/// Format of reasoning.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReasoningFormat {
-    /// `<think>…</think>`, reasoning from the start on; a tool call ends it too.
-    Qwen3,
-    /// As [`Self::Qwen3`], in `<seed:think>…</seed:think>`.
-    SeedOss,
-    /// As [`Self::Qwen3`].
-    Mimo,
-    /// As [`Self::Qwen3`], always thinking, and without white space at the reasoning's end.
-    Step3p5,
-    /// `[THINK]…[/THINK]`, anywhere; a tool call ends it too.
-    Mistral,
-    /// `<think>…</think>`, reasoning from the start on.
-    DeepseekR1,
-    /// As [`Self::DeepseekR1`] where the request asks for thinking; else nothing is reasoning.
-    DeepseekV3,
-    /// As [`Self::DeepseekV3`], but thinking unless the request turns it off.
-    Holo2,
-    /// `Here is my thought process: … Here is my response: …`
-    Granite,
+base::named! {
+    /// Format of reasoning.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ReasoningFormat {
+        /// `<think>…</think>`, reasoning from the start on.
+        DeepseekR1 = "deepseek_r1",
+        /// As [`Self::DeepseekR1`] where the request asks for thinking; else nothing is reasoning.
+        DeepseekV3 = "deepseek_v3",
+        /// `Here is my thought process: … Here is my response: …`
+        Granite = "granite",
+        /// As [`Self::DeepseekV3`], but thinking unless the request turns it off.
+        Holo2 = "holo2",
+        /// As [`Self::Qwen3`].
+        Mimo = "mimo",
+        /// `[THINK]…[/THINK]`, anywhere; a tool call ends it too.
+        Mistral = "mistral",
+        /// `<think>…</think>`, reasoning from the start on; a tool call ends it too.
+        Qwen3 = "qwen3",
+        /// As [`Self::Qwen3`], in `<seed:think>…</seed:think>`.
+        SeedOss = "seed_oss",
+        /// As [`Self::Qwen3`], always thinking, and without white space at the reasoning's end.
+        Step3p5 = "step3p5",
+    }
 }
 
 /// Format of tool calls.
@@ -76,16 +78,6 @@ impl From<ToolFormat> for Formats {
     }
 }
 
-/// Thinking: set by the request (`enable_thinking`), or the format's default.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Thinking {
-    /// It does.
-    #[default]
-    On,
-    /// It does not, and nothing is reasoning.
-    Off,
-}
-
 /// Tool choice of the request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ToolChoice {
@@ -110,17 +102,19 @@ pub struct Function {
     pub parameters: serde_json::Value,
 }
 
-/// Settings for parsing one response.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Parsing {
-    /// The server's parsers.
-    pub formats: Formats,
-    /// Thinking; if the request does not set it, [`ReasoningFormat::default_thinking`].
-    pub thinking: Thinking,
-    /// Tool choice of the request.
-    pub choice: ToolChoice,
-    /// The functions of the request: some formats take the types of arguments from them.
-    pub functions: Arc<[Function]>,
+base::with_defaults! {
+    /// Settings for parsing one response.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Parsing {
+        /// The server's parsers.
+        pub formats: Formats,
+        /// Whether there is reasoning (`enable_thinking`); if the request does not set it, [`ReasoningFormat::thinks_by_default`].
+        pub thinks: bool = true,
+        /// Tool choice of the request.
+        pub choice: ToolChoice,
+        /// The functions of the request: some formats take the types of arguments from them.
+        pub functions: Arc<[Function]>,
+    }
 }
 
 impl Parsing {
@@ -138,49 +132,17 @@ impl Parsing {
 }
 
 impl ReasoningFormat {
-    /// Returns the default of thinking if the request does not set it (`enable_thinking`, for DeepSeek also `thinking`).
+    /// Returns whether there is reasoning if the request does not set it (`enable_thinking`, for DeepSeek also `thinking`).
     #[must_use]
-    pub fn default_thinking(self) -> Thinking {
-        if self == Self::DeepseekV3 { Thinking::Off } else { Thinking::On }
+    pub fn thinks_by_default(self) -> bool {
+        self != Self::DeepseekV3
     }
 }
 
-/// A name that stands for no parser here.
+/// A name that stands for no parser here: whether vLLM has one of that name, and the names that are known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum UnknownParser {
-    /// vLLM has none of that name either.
-    #[error("no {kind} parser is called '{name}'; there are: {known}")]
-    Unknown {
-        /// `reasoning` or `tool-call`.
-        kind: &'static str,
-        /// Requested name.
-        name: String,
-        /// The names that are known.
-        known: String,
-    },
-    /// vLLM has one that is not known here.
-    #[error("vLLM's {kind} parser '{name}' is not supported; there are: {known}")]
-    Unsupported {
-        /// `reasoning` or `tool-call`.
-        kind: &'static str,
-        /// Requested name.
-        name: String,
-        /// The names that are known.
-        known: String,
-    },
-}
-
-const REASONING: [(&str, ReasoningFormat); 9] = [
-    ("deepseek_r1", ReasoningFormat::DeepseekR1),
-    ("deepseek_v3", ReasoningFormat::DeepseekV3),
-    ("granite", ReasoningFormat::Granite),
-    ("holo2", ReasoningFormat::Holo2),
-    ("mimo", ReasoningFormat::Mimo),
-    ("mistral", ReasoningFormat::Mistral),
-    ("qwen3", ReasoningFormat::Qwen3),
-    ("seed_oss", ReasoningFormat::SeedOss),
-    ("step3p5", ReasoningFormat::Step3p5),
-];
+#[error("{0}; there are: {1}")]
+pub struct UnknownParser(String, String);
 
 const TOOLS: [(&str, ToolFormat); 12] = [
     ("deepseek_v3", ToolFormat::DeepseekV3),
@@ -215,25 +177,13 @@ impl ReasoningFormat {
     pub(super) fn is_engine(self) -> bool {
         matches!(self, Self::Qwen3 | Self::Mimo | Self::Step3p5 | Self::SeedOss | Self::Mistral)
     }
-
-    /// vLLM's names of the reasoning parsers that are known here.
-    pub fn names() -> impl Iterator<Item = &'static str> {
-        REASONING.iter().map(|(name, _)| *name)
-    }
-}
-
-impl ToolFormat {
-    /// vLLM's names of the tool-call parsers that are known here.
-    pub fn names() -> impl Iterator<Item = &'static str> {
-        TOOLS.iter().map(|(name, _)| *name)
-    }
 }
 
 impl std::str::FromStr for ReasoningFormat {
     type Err = UnknownParser;
 
     fn from_str(name: &str) -> Result<Self, UnknownParser> {
-        named(name, "reasoning", &REASONING, OTHER_REASONING)
+        named(name, "reasoning", &Self::ALL.map(|format| (format.name(), format)), OTHER_REASONING)
     }
 }
 
@@ -245,14 +195,15 @@ impl std::str::FromStr for ToolFormat {
     }
 }
 
-fn named<T: Copy>(name: &str, kind: &'static str, known: &[(&str, T)], others: &str) -> Result<T, UnknownParser> {
+fn named<T: Copy>(name: &str, kind: &str, known: &[(&str, T)], others: &str) -> Result<T, UnknownParser> {
     if let Some((_, format)) = known.iter().find(|(known, _)| *known == name) {
         return Ok(*format);
     }
     let known = known.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-    let name = name.to_owned();
-    if others.split(' ').any(|other| other == name) {
-        return Err(UnknownParser::Unsupported { kind, name, known });
-    }
-    Err(UnknownParser::Unknown { kind, name, known })
+    let what = if others.split(' ').any(|other| other == name) {
+        format!("vLLM's {kind} parser '{name}' is not supported")
+    } else {
+        format!("no {kind} parser is called '{name}'")
+    };
+    Err(UnknownParser(what, known))
 }

@@ -26,13 +26,13 @@ pub(super) fn read(text: &str, strings: OpenStrings) -> Result<(JsonValue, usize
 }
 
 fn complete(text: &str, strings: OpenStrings) -> Result<String, NotJson> {
-    let scan = BracketScan::new(text)?;
+    let scan = BracketScan::new(text, strings)?;
     let (head, tail) = match scan {
         None => fix(text, strings)?,
         Some(scan) if scan.open.is_empty() => return Ok(text.to_owned()),
         Some(scan) if scan.in_string && strings == OpenStrings::LeftOut => scan.without_string(),
-        Some(scan) if scan.in_string => scan.with_string(strings)?,
-        Some(scan) => scan.outside_string(strings)?,
+        Some(scan) if scan.in_string => scan.with_string()?,
+        Some(scan) => scan.outside_string()?,
     };
     Ok(head + &tail)
 }
@@ -42,6 +42,7 @@ type Fixed = Result<(String, String), NotJson>;
 /// Quotes and brackets of a text.
 struct BracketScan<'a> {
     text: &'a str,
+    strings: OpenStrings,
     open: Vec<(usize, char)>,
     in_string: bool,
     /// Start of the last string.
@@ -52,8 +53,9 @@ struct BracketScan<'a> {
 
 impl<'a> BracketScan<'a> {
     /// `None` where the text has no bracket before its first quote.
-    fn new(text: &'a str) -> Result<Option<Self>, NotJson> {
-        let mut scan = Self { text, open: Vec::new(), in_string: false, start: None, end: None, last: (0, ' ') };
+    fn new(text: &'a str, strings: OpenStrings) -> Result<Option<Self>, NotJson> {
+        let mut scan =
+            Self { text, strings, open: Vec::new(), in_string: false, start: None, end: None, last: (0, ' ') };
         for (at, c) in text.char_indices().filter(|(_, c)| matches!(c, '"' | '[' | ']' | '{' | '}')) {
             if scan.last.1 == ' ' && c == '"' {
                 return Ok(None);
@@ -111,29 +113,25 @@ impl<'a> BracketScan<'a> {
     }
 
     /// Closed where a value's string is open; without it where a key's is.
-    fn with_string(&self, strings: OpenStrings) -> Fixed {
+    fn with_string(&self) -> Fixed {
         let (at, bracket) = self.innermost();
         let start = self.start.unwrap_or_default();
-        let last = || -> Fixed {
-            let (head, tail) = fix(self.slice(start, self.text.len()), strings)?;
-            Ok((self.slice(0, start).to_owned() + &head, tail + &self.closing(0)))
-        };
         if bracket == '[' {
-            return last();
+            return self.fixed(start, 0);
         }
         let from = self.end.map_or(at, |end| end.max(at));
         if self.slice(from + 1, start).contains(',') {
             let comma = from + self.slice(from, start).rfind(',').unwrap_or_default();
-            let (head, tail) = fix(&format!("{{{}", self.slice(comma + 1, self.text.len())), strings)?;
+            let (head, tail) = fix(&format!("{{{}", self.slice(comma + 1, self.text.len())), self.strings)?;
             return Ok((self.slice(0, comma).to_owned() + head.get(1..).unwrap_or_default(), tail + &self.closing(1)));
         }
         if self.slice(from + 1, start).contains(':') {
-            return last();
+            return self.fixed(start, 0);
         }
         Ok((self.slice(0, start).to_owned(), self.closing(0)))
     }
 
-    fn outside_string(&self, strings: OpenStrings) -> Fixed {
+    fn outside_string(&self) -> Fixed {
         let (last, c) = self.last;
         let from = self.end.map_or(last, |end| end.max(last)) + 1;
         if let Some(comma) = self.slice(from, self.text.len()).rfind(',').map(|comma| from + comma) {
@@ -144,29 +142,21 @@ impl<'a> BracketScan<'a> {
             if self.innermost().1 != '[' {
                 return Err(NotJson);
             }
-            let (head, tail) = fix(&format!("[{rest}"), strings)?;
-            let inside = head.get(1..).unwrap_or_default();
-            let mut shown = tail.chars();
-            shown.next_back();
-            let is_empty = inside.is_empty() && shown.as_str().trim().is_empty();
-            let kept = if is_empty { comma } else { comma + 1 };
-            return Ok((self.slice(0, kept).to_owned() + inside, tail + &self.closing(1)));
+            let (_, head, tail) = self.fixed_behind(comma, '[')?;
+            return Ok((head, tail + &self.closing(1)));
         }
         match c {
             ']' | '}' if self.slice(last + 1, self.text.len()).trim().is_empty() => {
                 Ok((self.text.to_owned(), self.closing(0)))
             }
             ']' | '}' => Err(NotJson),
-            '[' | '{' => {
-                let (head, tail) = fix(self.slice(last, self.text.len()), strings)?;
-                Ok((self.slice(0, last).to_owned() + &head, tail + &self.closing(1)))
-            }
-            _ => self.behind_string(strings),
+            '[' | '{' => self.fixed(last, 1),
+            _ => self.behind_string(),
         }
     }
 
     /// The last thing is a string that is closed.
-    fn behind_string(&self, strings: OpenStrings) -> Fixed {
+    fn behind_string(&self) -> Fixed {
         let (at, bracket) = self.innermost();
         if bracket == '[' {
             return Ok((self.text.to_owned(), self.closing(0)));
@@ -175,20 +165,31 @@ impl<'a> BracketScan<'a> {
         let has_colon = self.slice(self.end.unwrap_or_default(), self.text.len()).contains(':');
         let start = self.start.unwrap_or_default();
         let Some(comma) = self.slice(at + 1, start).rfind(',').map(|comma| at + 1 + comma) else {
-            let (head, tail) = fix(self.slice(at, self.text.len()), strings)?;
-            return Ok((self.slice(0, at).to_owned() + &head, tail + &self.closing(1)));
+            return self.fixed(at, 1);
         };
         if !has_colon && self.slice(comma + 1, start).contains(':') {
             return Ok((self.text.to_owned(), self.closing(0)));
         }
-        let (head, tail) = fix(&format!("{{{}", self.slice(comma + 1, self.text.len())), strings)?;
+        let (is_empty, head, tail) = self.fixed_behind(comma, '{')?;
+        // A key alone is closed once too often, and so refused.
+        let but = usize::from(is_empty || has_colon);
+        Ok((head, tail + &self.closing(but)))
+    }
+
+    /// The text with what follows a place completed, and all brackets closed but the innermost ones.
+    fn fixed(&self, from: usize, but: usize) -> Fixed {
+        let (head, tail) = fix(self.slice(from, self.text.len()), self.strings)?;
+        Ok((self.slice(0, from).to_owned() + &head, tail + &self.closing(but)))
+    }
+
+    /// The text with what follows a comma completed, as if that began with a bracket; true where nothing is left of it.
+    fn fixed_behind(&self, comma: usize, bracket: char) -> Result<(bool, String, String), NotJson> {
+        let (head, tail) = fix(&format!("{bracket}{}", self.slice(comma + 1, self.text.len())), self.strings)?;
         let inside = head.get(1..).unwrap_or_default();
         let shown = tail.get(..tail.len().saturating_sub(1)).unwrap_or_default();
         let is_empty = inside.is_empty() && shown.trim().is_empty();
         let kept = if is_empty { comma } else { comma + 1 };
-        // A key alone is closed once too often, and so refused.
-        let but = usize::from(is_empty || has_colon);
-        Ok((self.slice(0, kept).to_owned() + inside, tail + &self.closing(but)))
+        Ok((is_empty, self.slice(0, kept).to_owned() + inside, tail))
     }
 }
 

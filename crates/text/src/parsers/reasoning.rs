@@ -1,10 +1,10 @@
 //! Separation of reasoning, by the table-driven engine or by the older rules of DeepSeek and Granite.
 
 use super::{
-    delta::{CallIds, Delta, DeltaContent},
+    delta::{CallIds, Delta},
     engine::{Duty, EngineParser, Grammar, MIMO, MISTRAL, MISTRAL_PLAIN, QWEN3, SEED_OSS, STEP3P5},
     granite::{self, Granite},
-    names::{ReasoningFormat, Thinking},
+    names::{Parsing, ReasoningFormat},
     vocabulary::Vocabulary,
 };
 
@@ -29,9 +29,10 @@ pub(super) enum ReasoningRules {
 }
 
 impl ReasoningRules {
-    pub(super) fn of(format: ReasoningFormat, thinking: Thinking, vocabulary: &Vocabulary) -> Self {
-        let may_think = |rules: Self| if thinking == Thinking::On { rules } else { Self::Nothing };
-        match format {
+    /// The rules of a request; `None` where no reasoning is parsed.
+    pub(super) fn of(parsing: &Parsing, vocabulary: &Vocabulary) -> Option<Self> {
+        let may_think = |rules: Self| if parsing.thinks { rules } else { Self::Nothing };
+        Some(match parsing.formats.reasoning? {
             ReasoningFormat::Qwen3 => may_think(Self::Engine(&QWEN3)),
             ReasoningFormat::Mimo => may_think(Self::Engine(&MIMO)),
             ReasoningFormat::Step3p5 => Self::Engine(&STEP3P5),
@@ -40,7 +41,7 @@ impl ReasoningRules {
             ReasoningFormat::DeepseekR1 => Self::tags(vocabulary),
             ReasoningFormat::DeepseekV3 | ReasoningFormat::Holo2 => may_think(Self::tags(vocabulary)),
             ReasoningFormat::Granite => Self::Granite,
-        }
+        })
     }
 
     /// Tags by their tokens. The engine does not start without these; here the tags' text counts then.
@@ -52,7 +53,7 @@ impl ReasoningRules {
     pub(super) fn marks(self, vocabulary: &Vocabulary, prompt: &[u32]) -> Option<ReasoningMarks> {
         let (open, close) = match self {
             Self::Engine(grammar) => grammar.reasoning_marks()?,
-            Self::Tags if Tags::are_open_after(vocabulary, prompt) => ("", Tags::END),
+            Self::Tags if Tags::is_last(vocabulary, prompt, Tags::START) => ("", Tags::END),
             Self::Tags => (Tags::START, Tags::END),
             Self::Granite => granite::MARKS,
             Self::Nothing => return None,
@@ -73,10 +74,7 @@ impl ReasoningRules {
     pub(super) fn is_closed_by(self, vocabulary: &Vocabulary, prompt: &[u32]) -> bool {
         match self {
             Self::Engine(grammar) => EngineParser::is_closed_by(grammar, vocabulary, prompt),
-            Self::Tags => {
-                let (start, end) = Tags::ids(vocabulary);
-                prompt.iter().rev().find(|id| [start, end].contains(&Some(**id))).is_some_and(|id| Some(*id) == end)
-            }
+            Self::Tags => Tags::is_last(vocabulary, prompt, Tags::END),
             Self::Granite => false,
             Self::Nothing => true,
         }
@@ -122,7 +120,7 @@ pub(super) fn mistral(vocabulary: &Vocabulary) -> &'static Grammar {
 /// The reasoning of an answer on its way.
 #[derive(Debug)]
 pub(super) enum ReasoningParser {
-    Engine(Box<EngineParser>, &'static Grammar),
+    Engine(Box<EngineParser>),
     /// Ids of an answer without reasoning, of which the engine counts those that were some behind another prompt.
     Closed(&'static Grammar, Vec<u32>),
     Tags(Tags),
@@ -143,7 +141,7 @@ impl ReasoningParser {
     pub(super) fn new(rules: ReasoningRules, vocabulary: &Vocabulary, is_open: bool) -> Option<Self> {
         match rules {
             ReasoningRules::Engine(grammar) if is_open => {
-                Some(Self::Engine(Box::new(EngineParser::new(grammar, vocabulary, Duty::Reasoning)), grammar))
+                Some(Self::Engine(Box::new(EngineParser::new(grammar, vocabulary, Duty::Reasoning))))
             }
             ReasoningRules::Engine(grammar) => Some(Self::Closed(grammar, Vec::new())),
             ReasoningRules::Tags => Some(Self::Tags(Tags::new(vocabulary))),
@@ -161,16 +159,13 @@ impl ReasoningParser {
         made: &mut CallIds,
     ) -> ReasoningStep {
         match self {
-            Self::Engine(engine, grammar) => {
+            Self::Engine(engine) => {
                 let delta = engine.push(text, ids, made);
-                if !engine.reasoning_ended() {
+                if !engine.reasoning_ended {
                     return ReasoningStep { delta, ..ReasoningStep::default() };
                 }
-                let held = match engine.finish(made).map(|delta| delta.content) {
-                    Some(DeltaContent::Text(held)) => held,
-                    _ => String::new(),
-                };
-                ReasoningStep { delta, rest: Some(EngineParser::content_ids(grammar, vocabulary, ids)), held }
+                let held = engine.finish(made).and_then(|delta| delta.content).unwrap_or_default();
+                ReasoningStep { delta, rest: Some(engine.content_ids(vocabulary, ids)), held }
             }
             Self::Tags(tags) => tags.push(text, ids),
             Self::Granite(granite) => ReasoningStep { delta: granite.push(text), ..ReasoningStep::default() },
@@ -181,7 +176,7 @@ impl ReasoningParser {
     /// Returns the text that was held back, at the end of a response that never ended its reasoning.
     pub(super) fn finish(&mut self, made: &mut CallIds) -> Option<Delta> {
         match self {
-            Self::Engine(engine, _) => engine.finish(made),
+            Self::Engine(engine) => engine.finish(made),
             Self::Closed(..) | Self::Tags(_) | Self::Granite(_) => None,
         }
     }
@@ -191,13 +186,13 @@ impl ReasoningParser {
         match self {
             Self::Tags(tags) => tags.count(ids),
             Self::Closed(_, noted) => noted.extend(ids),
-            Self::Engine(..) | Self::Granite(_) => {}
+            Self::Engine(_) | Self::Granite(_) => {}
         }
     }
 
     pub(super) fn tokens(&self, vocabulary: &Vocabulary) -> usize {
         match self {
-            Self::Engine(engine, _) => engine.reasoning_tokens(),
+            Self::Engine(engine) => engine.reasoning_tokens(),
             Self::Closed(grammar, ids) => EngineParser::count(grammar, vocabulary, ids),
             Self::Tags(tags) => tags.tokens,
             Self::Granite(_) => 0,
@@ -219,18 +214,15 @@ impl Tags {
     const START: &'static str = "<think>";
     const END: &'static str = "</think>";
 
-    fn ids(vocabulary: &Vocabulary) -> (Option<u32>, Option<u32>) {
-        (vocabulary.id(Self::START), vocabulary.id(Self::END))
-    }
-
-    /// Returns true if a prompt leaves the reasoning open.
-    fn are_open_after(vocabulary: &Vocabulary, prompt: &[u32]) -> bool {
-        let (start, end) = Self::ids(vocabulary);
-        prompt.iter().rev().find(|id| [start, end].contains(&Some(**id))).is_some_and(|id| Some(*id) == start)
+    /// Returns true if the last tag of a prompt is this one.
+    fn is_last(vocabulary: &Vocabulary, prompt: &[u32], tag: &str) -> bool {
+        let tags = [Self::START, Self::END].map(|tag| vocabulary.id(tag));
+        let last = prompt.iter().copied().map(Some).rfind(|id| tags.contains(id));
+        last.is_some_and(|id| id == vocabulary.id(tag))
     }
 
     fn new(vocabulary: &Vocabulary) -> Self {
-        let (start, end) = Self::ids(vocabulary);
+        let [start, end] = [Self::START, Self::END].map(|tag| vocabulary.id(tag));
         Self { start, end, has_started: false, tokens: 0, depth: 0 }
     }
 
@@ -279,7 +271,7 @@ impl Tags {
                 (chars(from..length.saturating_sub(1)), chars(Self::END.len() - 1..length))
             }
         };
-        let content = if content.is_empty() { DeltaContent::Null } else { DeltaContent::Text(content) };
-        Delta { content, reasoning: Some(reasoning), ..Delta::default() }
+        let content = Some(content).filter(|content| !content.is_empty());
+        Delta { is_content_null: content.is_none(), content, reasoning: Some(reasoning), ..Delta::default() }
     }
 }

@@ -1,12 +1,13 @@
 //! A stream's parser: reasoning first, then tool calls, as the engine hands one to the other.
 
 use super::{
-    delta::{CallDelta, CallIds, Delta, DeltaContent},
-    names::{Parsing, ToolChoice, ToolFormat},
+    delta::{CallDelta, CallIds, Delta},
+    names::{Parsing, ToolChoice},
     reasoning::{ReasoningParser, ReasoningRules, ReasoningStep},
     required,
     tools::{self, ToolCallParser},
     vocabulary::Vocabulary,
+    whole::reads_calls,
 };
 
 /// The parser of one choice of a stream.
@@ -15,7 +16,9 @@ pub struct StreamParser {
     vocabulary: Vocabulary,
     reasoning: Option<ReasoningParser>,
     is_reasoning: bool,
-    tools: Option<(ToolFormat, ToolCallParser)>,
+    tools: Option<ToolCallParser>,
+    /// Calls come in the format of the tools' parser.
+    reads_calls: bool,
     /// The table-driven engine parses all of it.
     is_engine: bool,
     choice: ToolChoice,
@@ -32,9 +35,9 @@ impl StreamParser {
     #[must_use]
     pub fn new(parsing: Parsing, vocabulary: &Vocabulary, prompt: &[u32], ids: CallIds) -> Self {
         let formats = parsing.formats;
-        let rules = formats.reasoning.map(|format| ReasoningRules::of(format, parsing.thinking, vocabulary));
+        let rules = ReasoningRules::of(&parsing, vocabulary);
         let is_open = |rules: ReasoningRules| !rules.is_closed_by(vocabulary, prompt);
-        let tools = formats.tools.map(|format| (format, ToolCallParser::new(format, &parsing, vocabulary)));
+        let tools = formats.tools.map(|format| ToolCallParser::new(format, &parsing, vocabulary));
         Self {
             vocabulary: vocabulary.clone(),
             reasoning: rules.and_then(|rules| ReasoningParser::new(rules, vocabulary, is_open(rules))),
@@ -42,6 +45,7 @@ impl StreamParser {
             is_engine: formats.is_engine(),
             ids: formats.tools.map_or(ids, |format| ids.of(format)),
             tools,
+            reads_calls: reads_calls(&parsing),
             choice: parsing.choice,
             text: String::new(),
             named: false,
@@ -69,15 +73,13 @@ impl StreamParser {
         }
         let mut delta = if self.is_reasoning { self.reason(text, ids) } else { self.answer(text, ids) };
         if is_last {
-            if let (Some((_, tools)), Some(last)) =
-                (&self.tools, delta.as_mut().and_then(|delta| delta.calls.last_mut()))
-            {
+            if let (Some(tools), Some(last)) = (&self.tools, delta.as_mut().and_then(|delta| delta.calls.last_mut())) {
                 last.arguments.get_or_insert_default().push_str(&tools.remaining());
             }
             if let Some(reasoning) = self.reasoning.as_mut().filter(|_| self.is_reasoning) {
                 tools::join(&mut delta, reasoning.finish(&mut self.ids));
             }
-            if let Some((_, tools)) = &mut self.tools {
+            if let Some(tools) = &mut self.tools {
                 tools::join(&mut delta, tools.finish(&mut self.ids));
             }
         }
@@ -89,14 +91,11 @@ impl StreamParser {
         let ReasoningStep { mut delta, rest, held } = step.unwrap_or_default();
         let Some(rest) = rest else { return delta };
         self.is_reasoning = false;
-        let mut content = match delta.as_ref().map(|delta| &delta.content) {
-            Some(DeltaContent::Text(content)) => content.clone(),
-            _ => String::new(),
-        };
+        let mut content = delta.as_ref().and_then(|delta| delta.content.clone()).unwrap_or_default();
         content.push_str(&held);
         if self.tools.is_none() {
             if self.is_engine && !content.is_empty() {
-                delta.get_or_insert_default().content = DeltaContent::Text(content);
+                delta.get_or_insert_default().content = Some(content);
             }
             return delta;
         }
@@ -109,16 +108,15 @@ impl StreamParser {
     }
 
     fn answer(&mut self, text: &str, ids: &[u32]) -> Option<Delta> {
-        let Some((format, tools)) = &mut self.tools else { return Some(Delta::text(text)) };
-        let forces_json = format.forces_json();
+        let Some(tools) = &mut self.tools else { return Some(Delta::text(text)) };
+        if self.reads_calls {
+            let delta = tools.push(text, ids, &mut self.ids);
+            self.found_calls = Some(delta.as_ref().is_some_and(|delta| !delta.calls.is_empty()));
+            return if self.choice == ToolChoice::None { Some(Delta { calls: Vec::new(), ..delta? }) } else { delta };
+        }
         match &self.choice {
-            ToolChoice::None if self.is_engine => {
-                let delta = tools.push(text, ids, &mut self.ids);
-                self.found_calls = Some(delta.as_ref().is_some_and(|delta| !delta.calls.is_empty()));
-                Some(Delta { calls: Vec::new(), ..delta? })
-            }
-            ToolChoice::None => Some(text).filter(|text| !text.is_empty()).map(Delta::text),
-            ToolChoice::Required if forces_json => {
+            ToolChoice::None | ToolChoice::Auto => Some(text).filter(|text| !text.is_empty()).map(Delta::text),
+            ToolChoice::Required => {
                 // What the table-driven engine reads is not kept, so steps are looked at one by one.
                 if self.is_engine {
                     self.text.clear();
@@ -127,7 +125,7 @@ impl StreamParser {
                 self.text.push_str(text);
                 required::stream(before, &self.text, &mut self.ids)
             }
-            ToolChoice::Named(name) if forces_json => {
+            ToolChoice::Named(name) => {
                 let arguments = Some(text.to_owned());
                 let known = std::mem::replace(&mut self.named, true);
                 let call = if known {
@@ -136,11 +134,6 @@ impl StreamParser {
                     CallDelta { id: Some(self.ids.make()), name: Some(name.clone()), arguments, ..CallDelta::default() }
                 };
                 Some(Delta { calls: vec![call], ..Delta::default() })
-            }
-            ToolChoice::Auto | ToolChoice::Required | ToolChoice::Named(_) => {
-                let delta = tools.push(text, ids, &mut self.ids);
-                self.found_calls = Some(delta.as_ref().is_some_and(|delta| !delta.calls.is_empty()));
-                delta
             }
         }
     }

@@ -2,8 +2,8 @@
 
 use super::{
     deepseek::{CallFormat, Deepseek},
-    delta::{CallIds, Delta, DeltaContent, ParsedCall},
-    engine::{Calls, Duty, EngineParser, Grammar, MIMO, QWEN3, SEED_OSS, STEP3P5},
+    delta::{CallIds, Delta, ParsedCall},
+    engine::{Duty, EngineParser, Grammar, MIMO, QWEN3, SEED_OSS, STEP3P5},
     hermes::{self, Hermes},
     llama::{self, Llama},
     names::{Parsing, ToolChoice, ToolFormat},
@@ -89,8 +89,7 @@ fn grammar(format: ToolFormat, vocabulary: &Vocabulary) -> &'static Grammar {
 fn engine(grammar: &'static Grammar, parsing: &Parsing, vocabulary: &Vocabulary) -> EngineParser {
     let duty = if parsing.formats.reasoning.is_some() { Duty::Calls } else { Duty::CallsAlone };
     let drops = parsing.choice == ToolChoice::None && !parsing.functions.is_empty();
-    let calls = if drops { Calls::Dropped } else { Calls::Sent };
-    EngineParser::new(grammar, vocabulary, duty).calling(&parsing.functions, calls)
+    EngineParser::new(grammar, vocabulary, duty).calling(&parsing.functions, drops)
 }
 
 /// The calls of a whole answer, and what is left of its text; `None` where the format finds no calls.
@@ -122,11 +121,8 @@ pub(super) fn join(delta: &mut Option<Delta>, held: Option<Delta>) {
         *delta = Some(held);
         return;
     };
-    if let DeltaContent::Text(text) = held.content {
-        match &mut delta.content {
-            DeltaContent::Text(content) => content.push_str(&text),
-            content => *content = DeltaContent::Text(text),
-        }
+    if let Some(text) = held.content {
+        delta.content.get_or_insert_default().push_str(&text);
     }
     if let Some(reasoning) = held.reasoning {
         delta.reasoning.get_or_insert_default().push_str(&reasoning);

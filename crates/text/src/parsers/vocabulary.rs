@@ -23,7 +23,7 @@ const DEEPSEEK: [&str; 4] = [CALLS_START, CALLS_END, START, END];
 pub struct Vocabulary {
     tokens: Vec<(u32, String)>,
     special: Vec<(u32, String)>,
-    texts: TokenTexts,
+    pub(super) texts: TokenTexts,
 }
 
 /// Marks by their tokens' ids.
@@ -70,10 +70,6 @@ impl Vocabulary {
     pub fn with_texts(mut self, text: impl Fn(&[u32]) -> String + Send + Sync + 'static) -> Self {
         self.texts = TokenTexts(Some(Arc::new(text)));
         self
-    }
-
-    pub(super) fn texts(&self) -> TokenTexts {
-        self.texts.clone()
     }
 
     /// A vocabulary of which only the id of a token is known, and the special tokens.

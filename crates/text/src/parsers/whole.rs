@@ -3,7 +3,7 @@
 use super::{
     delta::{ParsedCall, ParsedMessage},
     engine::EngineParser,
-    names::{Formats, Parsing, ToolChoice, ToolFormat},
+    names::{Parsing, ToolChoice, ToolFormat},
     reasoning::{ReasoningMarks, ReasoningRules},
     required, tools,
     vocabulary::Vocabulary,
@@ -12,12 +12,11 @@ use super::{
 /// Takes a whole answer apart. Beside calls that the request forces the content may be empty, but is never absent.
 #[must_use]
 pub fn whole(parsing: &Parsing, vocabulary: &Vocabulary, text: &str) -> ParsedMessage {
-    let Formats { reasoning, tools } = parsing.formats;
-    let (reasoning, content) = match reasoning {
-        Some(format) => ReasoningRules::of(format, parsing.thinking, vocabulary).split(vocabulary, text),
+    let (reasoning, content) = match ReasoningRules::of(parsing, vocabulary) {
+        Some(rules) => rules.split(vocabulary, text),
         None => (None, Some(text.to_owned())),
     };
-    let Some(format) = tools else { return ParsedMessage { content, reasoning, calls: Vec::new() } };
+    let Some(format) = parsing.formats.tools else { return ParsedMessage { content, reasoning, calls: Vec::new() } };
     let is_forced = matches!(parsing.choice, ToolChoice::Required | ToolChoice::Named(_));
     let (calls, content) = match &parsing.choice {
         ToolChoice::None if parsing.formats.is_engine() => {
@@ -39,13 +38,11 @@ pub fn whole(parsing: &Parsing, vocabulary: &Vocabulary, text: &str) -> ParsedMe
 /// Returns true if the tools' parser parses a whole response: not if the request names the function or wants no calls.
 #[must_use]
 pub fn reads_calls(parsing: &Parsing) -> bool {
-    let forces_json = parsing.formats.tools.is_some_and(ToolFormat::forces_json);
-    parsing.formats.tools.is_some()
-        && match &parsing.choice {
-            ToolChoice::Auto => true,
-            ToolChoice::None => parsing.formats.is_engine(),
-            ToolChoice::Required | ToolChoice::Named(_) => !forces_json,
-        }
+    parsing.formats.tools.is_some_and(|format| match &parsing.choice {
+        ToolChoice::Auto => true,
+        ToolChoice::None => parsing.formats.is_engine(),
+        ToolChoice::Required | ToolChoice::Named(_) => !format.forces_json(),
+    })
 }
 
 /// Calls in the format's own way.
@@ -68,8 +65,7 @@ fn auto(
 /// Returns true if a prompt leaves the reasoning closed; `None` if no reasoning is parsed.
 #[must_use]
 pub fn is_reasoning_closed(parsing: &Parsing, vocabulary: &Vocabulary, prompt: &[u32]) -> Option<bool> {
-    let rules = ReasoningRules::of(parsing.formats.reasoning?, parsing.thinking, vocabulary);
-    Some(rules.is_closed_by(vocabulary, prompt))
+    Some(ReasoningRules::of(parsing, vocabulary)?.is_closed_by(vocabulary, prompt))
 }
 
 /// Returns the marks around the reasoning of a response to a prompt, for generating one; `None` if nothing of it is
@@ -81,7 +77,7 @@ pub fn reasoning_marks(
     prompt: &[u32],
     streams: bool,
 ) -> Option<ReasoningMarks> {
-    let rules = ReasoningRules::of(parsing.formats.reasoning?, parsing.thinking, vocabulary);
+    let rules = ReasoningRules::of(parsing, vocabulary)?;
     let marks = rules.marks(vocabulary, prompt)?;
     if !rules.is_closed_by(vocabulary, prompt) {
         return Some(marks);
@@ -93,13 +89,12 @@ pub fn reasoning_marks(
 /// ends it.
 #[must_use]
 pub fn counts_by_text(parsing: &Parsing, vocabulary: &Vocabulary) -> bool {
-    let rules = parsing.formats.reasoning.map(|format| ReasoningRules::of(format, parsing.thinking, vocabulary));
+    let rules = ReasoningRules::of(parsing, vocabulary);
     matches!(rules, Some(ReasoningRules::Engine(grammar)) if EngineParser::ends_in_text(grammar, vocabulary))
 }
 
 /// Tokens of reasoning in a whole answer.
 #[must_use]
 pub fn count_reasoning_tokens(parsing: &Parsing, vocabulary: &Vocabulary, ids: &[u32]) -> usize {
-    let rules = parsing.formats.reasoning.map(|format| ReasoningRules::of(format, parsing.thinking, vocabulary));
-    rules.map_or(0, |rules| rules.count(vocabulary, ids))
+    ReasoningRules::of(parsing, vocabulary).map_or(0, |rules| rules.count(vocabulary, ids))
 }

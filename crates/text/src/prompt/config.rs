@@ -38,11 +38,6 @@ enum TemplateField {
 }
 
 #[derive(Deserialize)]
-struct GenerationConfigFile {
-    eos_token_id: Option<EosIds>,
-}
-
-#[derive(Deserialize)]
 #[serde(untagged)]
 enum EosIds {
     One(u32),
@@ -91,20 +86,17 @@ fn vocabulary_of(config: &Value) -> Option<u32> {
     own.or_else(|| LANGUAGE_PARTS.iter().find_map(|part| vocabulary_of(config.get(part)?)))
 }
 
-/// `generation_config.json`; `origin` names the tokenizer in errors.
-pub(super) fn generation(json: &[u8], origin: &str) -> Result<Map<String, Value>, PromptError> {
-    serde_json::from_slice(json).map_err(|error| bad(&format!("generation_config.json of {origin}"), &error))
-}
-
-/// The end-of-sequence ids of `generation_config.json`, in its order.
-pub(super) fn generation_eos(json: &[u8], origin: &str) -> Result<Vec<u32>, PromptError> {
-    let config: GenerationConfigFile =
-        serde_json::from_slice(json).map_err(|error| bad(&format!("generation_config.json of {origin}"), &error))?;
-    Ok(match config.eos_token_id {
+/// `generation_config.json`, and its end-of-sequence ids in their order; `origin` names the tokenizer in errors.
+pub(super) fn generation(json: &[u8], origin: &str) -> Result<(Map<String, Value>, Vec<u32>), PromptError> {
+    let bad = |error: serde_json::Error| bad(&format!("generation_config.json of {origin}"), &error);
+    let config: Map<String, Value> = serde_json::from_slice(json).map_err(bad)?;
+    let eos = config.get("eos_token_id").map(Option::<EosIds>::deserialize).transpose().map_err(bad)?;
+    let eos = match eos.flatten() {
         None => Vec::new(),
         Some(EosIds::One(id)) => vec![id],
         Some(EosIds::Many(ids)) => ids,
-    })
+    };
+    Ok((config, eos))
 }
 
 /// A special token is a string, or an object with its `content`.
@@ -147,10 +139,11 @@ mod tests {
 
     #[test]
     fn eos_is_one_id_or_many_or_none() {
-        assert_eq!(generation_eos(br#"{"eos_token_id":2}"#, "x").unwrap(), [2]);
-        assert_eq!(generation_eos(br#"{"eos_token_id":[5,3]}"#, "x").unwrap(), [5, 3]);
-        assert!(generation_eos(b"{}", "x").unwrap().is_empty());
-        let error = generation_eos(br#"{"eos_token_id":"x"}"#, "m").unwrap_err().to_string();
+        let eos = |json: &[u8]| generation(json, "m").map(|(_, eos)| eos);
+        assert_eq!(eos(br#"{"eos_token_id":2}"#).unwrap(), [2]);
+        assert_eq!(eos(br#"{"eos_token_id":[5,3]}"#).unwrap(), [5, 3]);
+        assert!(eos(b"{}").unwrap().is_empty());
+        let error = eos(br#"{"eos_token_id":"x"}"#).unwrap_err().to_string();
         assert!(error.contains("generation_config.json of m"), "{error}");
     }
 }

@@ -10,21 +10,8 @@ use serde_json::{Map, Value, json};
 
 use super::PromptError;
 use super::content_format::ContentFormat;
-use super::media::medium;
+use super::media::{MEDIA, medium};
 
-/// Content parts that a text model has no use for.
-const MEDIA: [&str; 10] = [
-    "input_image",
-    "image_url",
-    "image_embeds",
-    "audio_embeds",
-    "video_embeds",
-    "prompt_embeds",
-    "image_pil",
-    "audio_url",
-    "input_audio",
-    "video_url",
-];
 /// Content parts that are text.
 const TEXT: [&str; 6] = ["text", "thinking", "input_text", "output_text", "refusal", "tool_reference"];
 
@@ -159,6 +146,7 @@ fn content_part(part: &Value, takes_media: bool) -> Result<Option<ContentPart>, 
         Some(kind) => kind.as_str(),
         None => MEDIA
             .into_iter()
+            .map(|(kind, _)| kind)
             .find(|kind| fields.contains_key(*kind))
             .map(Some)
             .ok_or_else(|| bad("Missing 'type' field in multimodal part.".to_owned(), "type"))?,
@@ -183,10 +171,10 @@ fn content_part(part: &Value, takes_media: bool) -> Result<Option<ContentPart>, 
 }
 
 fn refusal_of(kind: &str) -> PromptError {
-    if MEDIA.contains(&kind) {
-        return PromptError::NotMultimodal { kind: kind.to_owned() };
+    if MEDIA.iter().any(|(known, _)| *known == kind) {
+        return PromptError::NotMultimodal(kind.to_owned());
     }
-    let mut supported: Vec<&str> = MEDIA.into_iter().chain(TEXT).collect();
+    let mut supported: Vec<&str> = MEDIA.into_iter().map(|(kind, _)| kind).chain(TEXT).collect();
     supported.sort_unstable();
     let supported = supported.join(", ");
     let reason = format!("Unsupported chat content part type: '{kind}'. Supported types: {supported}.");

@@ -34,7 +34,9 @@ pub struct Detokenizer {
     inner: Arc<SharedTokenizer>,
     skip_special: bool,
     state: DetokenizerState,
-    spacing: Spacing,
+    /// With special tokens in a row written without the decoder's separator (vLLM's `spaces_between_special_tokens: false`): whether
+    /// the last token was one.
+    last_was_added: Option<bool>,
 }
 
 #[derive(Debug)]
@@ -45,29 +47,23 @@ enum DetokenizerState {
     Decoder { ids: Vec<u32>, prefix: String, prefix_index: usize },
 }
 
-/// Separator of two successive special tokens, if they are shown.
-#[derive(Debug)]
-enum Spacing {
-    /// The decoder's separator (vLLM's default).
-    Decoder,
-    /// Nothing: vLLM's `spaces_between_special_tokens: false`.
-    None { last_was_added: bool },
+impl DetokenizerState {
+    fn decoder(ids: Vec<u32>) -> Self {
+        Self::Decoder { ids, prefix: String::new(), prefix_index: 0 }
+    }
 }
 
 impl Detokenizer {
     pub(super) fn new(inner: Arc<SharedTokenizer>, prompt_ids: &[u32], skip_special: SkipSpecial) -> Self {
         let skip_special = skip_special == SkipSpecial::Skip;
-        if inner.is_ids_only {
-            let state = DetokenizerState::Decoder { ids: Vec::new(), prefix: String::new(), prefix_index: 0 };
-            return Self { inner, skip_special, state, spacing: Spacing::Decoder };
-        }
-        if inner.bytes().is_some_and(|table| is_whole(table, tail(prompt_ids), skip_special)) {
-            let state = DetokenizerState::Bytes { pending: Vec::new(), ids: Vec::new() };
-            return Self { inner, skip_special, state, spacing: Spacing::Decoder };
-        }
-        let ids = seed(inner.tokenizer(), prompt_ids, skip_special).to_vec();
-        let state = DetokenizerState::Decoder { ids, prefix: String::new(), prefix_index: 0 };
-        let mut made = Self { inner, skip_special, state, spacing: Spacing::Decoder };
+        let state = if inner.is_ids_only {
+            DetokenizerState::decoder(Vec::new())
+        } else if inner.bytes().is_some_and(|table| is_whole(table, tail(prompt_ids), skip_special)) {
+            DetokenizerState::Bytes { pending: Vec::new(), ids: Vec::new() }
+        } else {
+            DetokenizerState::decoder(seed(inner.tokenizer(), prompt_ids, skip_special).to_vec())
+        };
+        let mut made = Self { inner, skip_special, state, last_was_added: None };
         made.settle();
         made
     }
@@ -77,7 +73,7 @@ impl Detokenizer {
     #[must_use]
     pub fn without_spaces_between_special_tokens(mut self) -> Self {
         if !self.skip_special {
-            self.spacing = Spacing::None { last_was_added: false };
+            self.last_was_added = Some(false);
         }
         self
     }
@@ -92,7 +88,7 @@ impl Detokenizer {
             return Ok(ids_only::piece(id));
         }
         let text = self.step(id)?.unwrap_or_default();
-        let Spacing::None { last_was_added } = &mut self.spacing else { return Ok(text) };
+        let Some(last_was_added) = &mut self.last_was_added else { return Ok(text) };
         let added = self.inner.tokenizer().get_added_vocabulary().get_added_tokens_decoder().get(&id);
         let again = std::mem::replace(last_was_added, added.is_some());
         Ok(match added {
@@ -116,7 +112,7 @@ impl Detokenizer {
     /// The text of an id that neither completes a character nor leaves one incomplete; `None` where this is not known.
     fn whole(&self, id: u32) -> Option<&str> {
         let DetokenizerState::Bytes { pending, ids } = &self.state else { return None };
-        if !pending.is_empty() || !ids.is_empty() || !matches!(self.spacing, Spacing::Decoder) {
+        if !pending.is_empty() || !ids.is_empty() || self.last_was_added.is_some() {
             return None;
         }
         let table = self.inner.bytes()?;
@@ -131,7 +127,7 @@ impl Detokenizer {
         let outcome = match self.advance(id) {
             Err(error) if error.is::<DecodeStreamError>() => {
                 // The decoder is not monotonic here; vLLM starts a fresh stream with this id, without the prompt.
-                self.state = DetokenizerState::Decoder { ids: Vec::new(), prefix: String::new(), prefix_index: 0 };
+                self.state = DetokenizerState::decoder(Vec::new());
                 self.advance(id)
             }
             outcome => outcome,

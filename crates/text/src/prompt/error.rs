@@ -6,19 +6,11 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum PromptError {
     /// The tokenizer was given as a path, and nothing is there.
-    #[error("no tokenizer at {path}: the path does not exist; pass a directory that holds tokenizer.json")]
-    PathMissing {
-        /// The path as it was given.
-        path: PathBuf,
-    },
+    #[error("no tokenizer at {0}: the path does not exist; pass a directory that holds tokenizer.json")]
+    PathMissing(PathBuf),
     /// The directory is there, but not the tokenizer in it.
-    #[error(
-        "{directory} holds no tokenizer.json; pass the directory of a model with a fast tokenizer, or the file itself"
-    )]
-    NoTokenizerJson {
-        /// The directory that was searched.
-        directory: PathBuf,
-    },
+    #[error("{0} holds no tokenizer.json; pass the directory of a model with a fast tokenizer, or the file itself")]
+    NoTokenizerJson(PathBuf),
     /// The tokenizer was given as a Hub id, the local Hub cache does not have it, and it may not be fetched.
     #[error(
         "the tokenizer {id} is not in the local Hub cache (looked for {looked_for}), and HF_HUB_OFFLINE forbids to fetch \
@@ -79,12 +71,10 @@ pub enum PromptError {
         /// The template engine's error.
         reason: String,
     },
-    /// The chat template refused this conversation; an engine answers 400 with this text.
-    #[error("{reason}")]
-    Rejected {
-        /// The template's own words (`raise_exception`), or the template engine's.
-        reason: String,
-    },
+    /// The chat template refused this conversation; an engine answers 400 with this text, the template's own (`raise_exception`) or
+    /// the template engine's.
+    #[error("{0}")]
+    Rejected(String),
     /// The messages cannot be turned into what a template takes; an engine answers 400 with this text.
     #[error("{reason}")]
     BadMessage {
@@ -95,12 +85,9 @@ pub enum PromptError {
         /// What it held, where vLLM says so.
         value: Option<String>,
     },
-    /// A content part is an image, audio or video; an engine answers 400, naming the model.
-    #[error("this is not a multimodal model: it cannot take a content part of type {kind}")]
-    NotMultimodal {
-        /// The part's `type`.
-        kind: String,
-    },
+    /// A content part of this type is an image, audio or video; an engine answers 400, naming the model.
+    #[error("this is not a multimodal model: it cannot take a content part of type {0}")]
+    NotMultimodal(String),
     /// The tokenizer itself failed on a text.
     #[error("the tokenizer {name} cannot encode this text: {reason}")]
     Encode {

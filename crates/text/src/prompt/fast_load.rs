@@ -38,17 +38,11 @@ impl LoadedTokenizer {
 struct TokenizerJson<M> {
     model: M,
     #[serde(default)]
-    added_tokens: Vec<NumberedToken>,
+    added_tokens: Vec<AddedToken>,
     normalizer: Option<NormalizerWrapper>,
     pre_tokenizer: Option<PreTokenizerWrapper>,
     post_processor: Option<PostProcessorWrapper>,
     decoder: Option<DecoderWrapper>,
-}
-
-#[derive(Deserialize)]
-struct NumberedToken {
-    #[serde(flatten)]
-    token: AddedToken,
 }
 
 #[derive(Deserialize)]
@@ -155,7 +149,7 @@ fn assemble<M>(
     tokenizer.with_pre_tokenizer(parts.pre_tokenizer);
     tokenizer.with_post_processor(parts.post_processor);
     tokenizer.with_decoder(parts.decoder);
-    tokenizer.add_tokens(parts.added_tokens.into_iter().map(|added| added.token)).map_err(|error| error.to_string())?;
+    tokenizer.add_tokens(parts.added_tokens).map_err(|error| error.to_string())?;
     let added = tokenizer.get_added_vocabulary().get_added_tokens_decoder();
     let added = extremes(added.iter().map(|(id, token)| (token.content.as_str(), *id)));
     let id_count = highest.max(added.0).map_or(0, |id| id.saturating_add(1));

@@ -56,10 +56,7 @@ impl BlockHasher {
         self.block_size
     }
 
-    /// A hasher for blocks of `block_size` tokens.
-    ///
-    /// # Panics
-    /// Never; a block size of 0 counts as 1.
+    /// A hasher for blocks of `block_size` tokens; 0 counts as 1.
     #[must_use]
     pub fn new(algorithm: BlockHashAlgorithm, block_size: u32) -> Self {
         Self { algorithm, block_size: usize::try_from(block_size).unwrap_or(usize::MAX).max(1), key: None }
@@ -77,16 +74,13 @@ impl BlockHasher {
 
     /// Hashes anything but tokens, for one purpose; `None` where the key is missing.
     pub(super) fn hash_bytes(&self, purpose: &[u8], bytes: &[u8]) -> Option<u64> {
-        match &self.key {
-            _ if !self.is_keyed() => Some(xxh3_64(bytes)),
-            key => key.as_ref().map(|key| key.hash(purpose, bytes)),
-        }
+        if self.is_keyed() { self.key.as_ref().map(|key| key.hash(purpose, bytes)) } else { Some(xxh3_64(bytes)) }
     }
 
     /// Hashes a prompt. A keyed algorithm without its key gives nothing.
     #[must_use]
     pub fn hash(&self, ids: &[u32]) -> PromptHashes {
-        if self.algorithm == BlockHashAlgorithm::SipHash24 && self.key.is_none() {
+        if self.is_keyed() && self.key.is_none() {
             return PromptHashes::default();
         }
         let mut previous = FNV_OFFSET;
@@ -128,13 +122,10 @@ impl BlockHasher {
     /// A request's canonical key as a trace holds it; with a keyed algorithm it reveals nothing without the key.
     #[must_use]
     pub fn request_key(&self, key: u128) -> Option<String> {
-        match (self.algorithm, &self.key) {
-            (BlockHashAlgorithm::SipHash24, None) => None,
-            (BlockHashAlgorithm::SipHash24, Some(secret)) => {
-                Some(format!("siphash:{:016x}", secret.hash(b"request", &key.to_le_bytes())))
-            }
-            (BlockHashAlgorithm::Fnv1a64 | BlockHashAlgorithm::Xxh3_64, _) => Some(format!("xxh3:{key:032x}")),
+        if !self.is_keyed() {
+            return Some(format!("xxh3:{key:032x}"));
         }
+        self.key.as_ref().map(|secret| format!("siphash:{:016x}", secret.hash(b"request", &key.to_le_bytes())))
     }
 
     fn fold(&self, previous: u64, block: &[u32], bytes: &mut Vec<u8>) -> u64 {

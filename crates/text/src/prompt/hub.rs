@@ -43,7 +43,8 @@ impl<'a> Hub<'a> {
     /// The Hub by the environment's variables; `None` where they turn the network off.
     pub(super) fn from_env(cache: Option<&Path>, download: &'a Download) -> Option<Self> {
         let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
-        let offline = set("HF_HUB_OFFLINE").is_some_and(|value| is_yes(&value));
+        let is_yes = |value: String| matches!(value.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on");
+        let offline = set("HF_HUB_OFFLINE").is_some_and(is_yes);
         let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".to_owned());
         if offline { None } else { Some(Self::at(&endpoint, set("HF_TOKEN"), cache?.to_owned(), download)) }
     }
@@ -53,9 +54,6 @@ impl<'a> Hub<'a> {
     }
 
     /// Fetches the files of `id` into the cache.
-    ///
-    /// # Errors
-    /// [`PromptError::NotFetched`] with the error of the network, the Hub or the file system.
     pub(super) fn fetch(&self, id: &str) -> Result<(), PromptError> {
         tracing::info!(id, endpoint = self.endpoint, "fetching the tokenizer");
         self.try_fetch(id).map_err(|reason| PromptError::NotFetched {
@@ -107,10 +105,6 @@ fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
     let partial = path.with_extension(format!("partial-{}", std::process::id()));
     fs::write(&partial, content)?;
     fs::rename(&partial, path)
-}
-
-fn is_yes(value: &str) -> bool {
-    matches!(value.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on")
 }
 
 #[cfg(test)]

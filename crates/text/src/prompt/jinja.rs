@@ -16,6 +16,7 @@ use super::{
     to_json::{as_float, to_json},
 };
 use crate::python::json_float;
+use base::causes::causes;
 
 /// Instructions of a client's template: some hundred for each of ten thousand messages.
 const FUEL: u64 = 5_000_000;
@@ -54,17 +55,15 @@ struct Raised(String);
 
 /// Builds the error for a request whose conversation a template refuses or cannot render.
 pub(super) fn rejected(error: &Error) -> PromptError {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(current) = cause {
-        if let Some(Raised(reason)) = current.downcast_ref() {
-            return PromptError::Rejected { reason: reason.clone() };
+    for cause in causes(error) {
+        if let Some(Raised(reason)) = cause.downcast_ref() {
+            return PromptError::Rejected(reason.clone());
         }
-        if let Some(too_long) = current.downcast_ref::<io::Error>() {
-            return PromptError::Rejected { reason: too_long.to_string() };
+        if let Some(too_long) = cause.downcast_ref::<io::Error>() {
+            return PromptError::Rejected(too_long.to_string());
         }
-        cause = current.source();
     }
-    PromptError::Rejected { reason: error.to_string() }
+    PromptError::Rejected(error.to_string())
 }
 
 fn strftime_now(format: &str) -> Result<String, Error> {
@@ -93,18 +92,8 @@ pub(super) fn limit(environment: &mut Environment<'static>) {
 
 /// Text as long as a template may make it.
 pub(super) struct BoundedText {
-    text: Vec<u8>,
-    longest: usize,
-}
-
-impl BoundedText {
-    pub(super) fn new(longest: usize) -> Self {
-        Self { text: Vec::new(), longest }
-    }
-
-    pub(super) fn into_text(self) -> Vec<u8> {
-        self.text
-    }
+    pub(super) text: Vec<u8>,
+    pub(super) longest: usize,
 }
 
 impl io::Write for BoundedText {

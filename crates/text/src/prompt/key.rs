@@ -27,11 +27,8 @@ pub enum HashKeyError {
         source: io::Error,
     },
     /// The file holds too little to be a secret.
-    #[error("the key file {path} holds fewer than 16 bytes; make one with: head -c 32 /dev/urandom > {path}")]
-    Short {
-        /// The file.
-        path: String,
-    },
+    #[error("the key file {0} holds fewer than 16 bytes; make one with: head -c 32 /dev/urandom > {0}")]
+    Short(String),
 }
 
 impl HashKey {
@@ -50,7 +47,7 @@ impl HashKey {
         let name = path.display().to_string();
         let bytes = std::fs::read(path).map_err(|source| HashKeyError::Unreadable { path: name.clone(), source })?;
         let bytes = bytes.trim_ascii_end();
-        if bytes.len() < SHORTEST_FILE { Err(HashKeyError::Short { path: name }) } else { Ok(Self::new(bytes)) }
+        if bytes.len() < SHORTEST_FILE { Err(HashKeyError::Short(name)) } else { Ok(Self::new(bytes)) }
     }
 
     /// Names the key without giving it away: equal for equal keys.
@@ -87,7 +84,7 @@ mod tests {
         let path = folder.path().join("key");
         assert!(matches!(HashKey::read(&path), Err(HashKeyError::Unreadable { .. })));
         std::fs::write(&path, "short\n\n\n\n\n\n\n\n\n\n\n\n").unwrap();
-        assert!(matches!(HashKey::read(&path), Err(HashKeyError::Short { .. })));
+        assert!(matches!(HashKey::read(&path), Err(HashKeyError::Short(_))));
         std::fs::write(&path, "a key that is long enough\n").unwrap();
         let key = HashKey::read(&path).unwrap();
         assert_eq!(key, HashKey::new(b"a key that is long enough"));

@@ -39,7 +39,7 @@ pub(super) fn read(spec: &str, cache: Option<&Path>, hub: Option<&Hub<'_>>) -> R
     } else if is_hub_id(spec) {
         (spec.to_owned(), from_hub(spec, cache, hub)?)
     } else {
-        return Err(PromptError::PathMissing { path: path.to_path_buf() });
+        return Err(PromptError::PathMissing(path.to_path_buf()));
     };
     let beside = |wanted: &str| optional(&file.with_file_name(wanted));
     let template = match beside("chat_template.jinja")? {
@@ -85,7 +85,7 @@ fn directory_name(path: &Path) -> String {
 
 fn in_directory(directory: &Path) -> Result<PathBuf, PromptError> {
     let file = directory.join("tokenizer.json");
-    if file.is_file() { Ok(file) } else { Err(PromptError::NoTokenizerJson { directory: directory.to_path_buf() }) }
+    if file.is_file() { Ok(file) } else { Err(PromptError::NoTokenizerJson(directory.to_path_buf())) }
 }
 
 fn from_hub(id: &str, cache: Option<&Path>, hub: Option<&Hub<'_>>) -> Result<PathBuf, PromptError> {
@@ -168,9 +168,9 @@ mod tests {
     fn each_mistake_has_its_own_error() {
         let directory = tempfile::tempdir().unwrap();
         let spec = directory.path().display().to_string();
-        assert!(matches!(read(&spec, None, None), Err(PromptError::NoTokenizerJson { .. })));
-        assert!(matches!(read("/nowhere/at/all", None, None), Err(PromptError::PathMissing { .. })));
-        assert!(matches!(read("./nowhere", None, None), Err(PromptError::PathMissing { .. })));
+        assert!(matches!(read(&spec, None, None), Err(PromptError::NoTokenizerJson(_))));
+        assert!(matches!(read("/nowhere/at/all", None, None), Err(PromptError::PathMissing(_))));
+        assert!(matches!(read("./nowhere", None, None), Err(PromptError::PathMissing(_))));
         file(&directory.path().join("tokenizer.json"), "{}");
         file(&directory.path().join("chat_template.jinja"), "there");
         let by_directory = read(&spec, None, None).unwrap();

@@ -14,11 +14,18 @@ use super::BlockHasher;
 /// Prefix of hashes that were made here.
 const OWN: &str = "vcr:";
 
-/// Kinds of content parts that are media, by what they are.
-const KINDS: [(&str, &[&str]); 3] = [
-    ("image", &["image_url", "input_image", "image_embeds", "image_pil"]),
-    ("audio", &["input_audio", "audio_url", "audio_embeds"]),
-    ("video", &["video_url", "video_embeds"]),
+/// Kinds of content parts that a text model has no use for, in vLLM's order, each with the medium that it is.
+pub(super) const MEDIA: [(&str, Option<&str>); 10] = [
+    ("input_image", Some("image")),
+    ("image_url", Some("image")),
+    ("image_embeds", Some("image")),
+    ("audio_embeds", Some("audio")),
+    ("video_embeds", Some("video")),
+    ("prompt_embeds", None),
+    ("image_pil", Some("image")),
+    ("audio_url", Some("audio")),
+    ("input_audio", Some("audio")),
+    ("video_url", Some("video")),
 ];
 
 /// Texts in a message's JSON that has media, for a search without parsing.
@@ -60,7 +67,7 @@ pub fn may_hold_media(messages: &str) -> bool {
 
 /// `image`, `audio` or `video`, for a kind of content part that is one.
 pub(super) fn medium(kind: &str) -> Option<&'static str> {
-    KINDS.iter().find(|(_, kinds)| kinds.contains(&kind)).map(|(medium, _)| *medium)
+    MEDIA.iter().find(|(known, _)| *known == kind)?.1
 }
 
 impl BlockHasher {

@@ -48,7 +48,7 @@ impl Segments {
             }
         }
         let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&patterns).ok()?;
-        Some(Self { finder, specials, memory: Memory::default() })
+        Some(Self { finder, specials, memory: Memory::of(BYTES) })
     }
 
     /// The ids of a text, without the special tokens that the tokenizer puts around texts.
@@ -104,17 +104,7 @@ const ENTRY: usize = 96;
 #[derive(Debug)]
 struct Memory {
     seed: u64,
-    texts: Lock<BoundedCache<SegmentKey, Arc<[u32]>, BuildHasherDefault<Xxh3Default>>>,
-}
-
-/// A text's name in a [`Memory`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct SegmentKey(u128);
-
-impl Default for Memory {
-    fn default() -> Self {
-        Self::of(BYTES)
-    }
+    texts: Lock<BoundedCache<u128, Arc<[u32]>, BuildHasherDefault<Xxh3Default>>>,
 }
 
 impl Memory {
@@ -123,15 +113,15 @@ impl Memory {
         Self { seed: rand::random(), texts: Lock::new(BoundedCache::new(limit, limit / 2)) }
     }
 
-    fn key(&self, text: &str) -> SegmentKey {
-        SegmentKey(xxh3_128_with_seed(text.as_bytes(), self.seed))
+    fn key(&self, text: &str) -> u128 {
+        xxh3_128_with_seed(text.as_bytes(), self.seed)
     }
 
-    fn recall(&self, key: SegmentKey) -> Option<Arc<[u32]>> {
+    fn recall(&self, key: u128) -> Option<Arc<[u32]>> {
         self.texts.lock().get(&key).cloned()
     }
 
-    fn keep(&self, key: SegmentKey, ids: Arc<[u32]>) {
+    fn keep(&self, key: u128, ids: Arc<[u32]>) {
         let bytes = size_of_val(ids.as_ref()) + ENTRY;
         self.texts.lock().insert(key, ids, bytes);
     }

@@ -33,7 +33,8 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     default: Option<CompiledTemplate>,
     tool_use: Option<CompiledTemplate>,
-    special_tokens: Map<String, Value>,
+    /// The variables that name them.
+    pub(super) special_tokens: Map<String, Value>,
     /// Most bytes that are rendered.
     longest: usize,
 }
@@ -53,9 +54,6 @@ impl fmt::Debug for ChatTemplate {
 
 impl ChatTemplate {
     /// Compiles one template; `special_tokens` (`bos_token` …) are variables in it.
-    ///
-    /// # Errors
-    /// [`PromptError::BadTemplate`] with its line.
     pub(crate) fn new(source: &str, special_tokens: Map<String, Value>) -> Result<Self, PromptError> {
         let templates = Templates { default: Some(source.to_owned()), tool_use: None };
         Self::compile(&templates, special_tokens, "the command line")
@@ -82,24 +80,12 @@ impl ChatTemplate {
         self
     }
 
-    /// The variables that name special tokens.
-    pub(super) fn special_tokens(&self) -> &Map<String, Value> {
-        &self.special_tokens
-    }
-
-    /// Compiles a tokenizer's templates; `None` where it has none.
-    pub(super) fn from_templates(
+    /// Compiles a tokenizer's templates.
+    pub(super) fn compile(
         templates: &Templates,
         special_tokens: Map<String, Value>,
         origin: &str,
-    ) -> Result<Option<Self>, PromptError> {
-        if templates.default.is_none() && templates.tool_use.is_none() {
-            return Ok(None);
-        }
-        Self::compile(templates, special_tokens, origin).map(Some)
-    }
-
-    fn compile(templates: &Templates, special_tokens: Map<String, Value>, origin: &str) -> Result<Self, PromptError> {
+    ) -> Result<Self, PromptError> {
         let bad = |error: Error| PromptError::BadTemplate {
             origin: origin.to_owned(),
             line: error.line().unwrap_or(0),
@@ -137,9 +123,9 @@ impl ChatTemplate {
             .environment
             .get_template(compiled.name)
             .and_then(|template| {
-                let mut out = BoundedText::new(self.longest);
+                let mut out = BoundedText { text: Vec::new(), longest: self.longest };
                 template.render_captured_to(variables, &mut out)?;
-                Ok(out.into_text())
+                Ok(out.text)
             })
             .map_err(|error| jinja::rejected(&error))?;
         let rendered = String::from_utf8(rendered).unwrap_or_default();
@@ -178,9 +164,8 @@ impl ChatTemplate {
 
     fn choose(&self, with_tools: bool) -> Result<&CompiledTemplate, PromptError> {
         let tool_use = self.tool_use.as_ref().filter(|_| with_tools);
-        tool_use.or(self.default.as_ref()).ok_or_else(|| PromptError::Rejected {
-            reason: "this tokenizer has a chat template for tools only; pass a default one".to_owned(),
-        })
+        let message = "this tokenizer has a chat template for tools only; pass a default one";
+        tool_use.or(self.default.as_ref()).ok_or_else(|| PromptError::Rejected(message.to_owned()))
     }
 }
 
@@ -206,7 +191,7 @@ fn without_generation_tags(source: &str) -> String {
 
 /// Puts the tag at the end of the last message and returns its text.
 fn mark_final(messages: &mut [Value], source: &str) -> Result<String, PromptError> {
-    let reject = |reason: &str| PromptError::Rejected { reason: reason.to_owned() };
+    let reject = |reason: &str| PromptError::Rejected(reason.to_owned());
     if !source.contains("content") {
         return Err(reject(
             "continue_final_message is set to \"content\" but this is not an accepted field in the chat_template",
@@ -232,13 +217,12 @@ fn mark_final(messages: &mut [Value], source: &str) -> Result<String, PromptErro
 fn cut_at_tag(rendered: &str, message: &str) -> Result<String, PromptError> {
     let tag = rendered.rfind(CONTINUE_TAG.trim_end()).filter(|_| rendered.contains(message.trim()));
     let Some(kept) = tag.and_then(|at| rendered.get(..at)) else {
-        return Err(PromptError::Rejected {
-            reason:
-                "continue_final_message is set but the final message does not appear in the chat after applying the \
+        return Err(PromptError::Rejected(
+            "continue_final_message is set but the final message does not appear in the chat after applying the \
                      chat template! This can happen if the chat template deletes portions of the final message. Please \
                      verify the chat template and final message in your chat to ensure they are compatible."
-                    .to_owned(),
-        });
+                .to_owned(),
+        ));
     };
     let spaced = rendered.get(kept.len()..).is_some_and(|end| end.starts_with(CONTINUE_TAG));
     Ok(if spaced { kept } else { kept.trim_end() }.to_owned())
@@ -281,7 +265,7 @@ mod tests {
             "{% for m in messages %}{% for p in m.content %}<{{ p.type }}:{{ p.text }}>{% endfor %}{% endfor %}";
         assert_eq!(render(listing, &messages, |_| {}).unwrap(), "<text:a><text:b>");
         let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]);
-        assert!(matches!(render(PLAIN, &image, |_| {}), Err(PromptError::NotMultimodal { .. })));
+        assert!(matches!(render(PLAIN, &image, |_| {}), Err(PromptError::NotMultimodal(_))));
     }
 
     #[test]
@@ -301,7 +285,7 @@ mod tests {
         let trimming = PLAIN.replace("m.content", "m.content | trim");
         assert_eq!(render(&trimming, &messages, open).unwrap(), "[user] q\n[assistant] so far");
         let dropping = "{{ messages[0].content }}";
-        assert!(matches!(render(dropping, &messages, open), Err(PromptError::Rejected { .. })));
+        assert!(matches!(render(dropping, &messages, open), Err(PromptError::Rejected(_))));
     }
 
     #[test]
@@ -318,7 +302,7 @@ mod tests {
     fn a_template_speaks_for_itself() {
         let messages = json!([{"role": "user", "content": "q"}]);
         match render("{{ raise_exception('roles must alternate') }}", &messages, |_| {}) {
-            Err(PromptError::Rejected { reason }) => assert_eq!(reason, "roles must alternate"),
+            Err(PromptError::Rejected(reason)) => assert_eq!(reason, "roles must alternate"),
             other => panic!("{other:?}"),
         }
         let marked = "{{ bos_token }}{%- generation -%} {{ messages[0]['content'] }} {%- endgeneration %}";
@@ -354,7 +338,7 @@ mod tests {
             ("{% set a = 'a' * 1000000 %}{% for n in range(1000) %}{{ a }}{% endfor %}", "text"),
         ] {
             match limited(source) {
-                Err(PromptError::Rejected { reason: given }) => assert!(given.contains(reason), "{source}: {given}"),
+                Err(PromptError::Rejected(given)) => assert!(given.contains(reason), "{source}: {given}"),
                 other => panic!("{source}: {:?}", other.map(|text| text.len())),
             }
         }

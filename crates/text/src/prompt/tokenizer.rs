@@ -133,19 +133,21 @@ impl Tokenizer {
             None => TokenizerConfig::default(),
         };
         let eos_token = config.special_tokens.get("eos_token").and_then(|token| token.as_str()).map(str::to_owned);
-        let more_eos_ids = parts.generation_config_json.map(|json| config::generation_eos(json, origin)).transpose()?;
+        let generation = parts.generation_config_json.map(|json| config::generation(json, origin)).transpose()?;
+        let (generation, more_eos_ids) = generation.unwrap_or_default();
         let mut templates = config.templates;
         if let Some(template) = parts.chat_template {
             templates = config::Templates { default: Some(template.to_owned()), tool_use: None };
         }
-        let template = ChatTemplate::from_templates(&templates, config.special_tokens, origin)?;
-        let generation = parts.generation_config_json.map(|json| config::generation(json, origin)).transpose()?;
-        let make = move || TokenizerTables::new(load(), eos_token.as_deref(), more_eos_ids.unwrap_or_default());
+        let has_template = templates.default.is_some() || templates.tool_use.is_some();
+        let compile = || ChatTemplate::compile(&templates, config.special_tokens, origin);
+        let template = has_template.then(compile).transpose()?;
+        let make = move || TokenizerTables::new(load(), eos_token.as_deref(), more_eos_ids);
         Ok(Self {
             model_vocabulary: None,
             inner: Arc::new(SharedTokenizer {
                 config: config.fields,
-                generation: generation.unwrap_or_default(),
+                generation,
                 template,
                 ..SharedTokenizer::new(parts.name, known, Box::new(make))
             }),
@@ -345,7 +347,7 @@ impl Tokenizer {
     /// # Errors
     /// [`PromptError::BadTemplate`] with its line.
     pub fn other_chat_template(&self, source: &str) -> Result<ChatTemplate, PromptError> {
-        let special_tokens = self.chat_template().map(|own| own.special_tokens().clone()).unwrap_or_default();
+        let special_tokens = self.chat_template().map(|own| own.special_tokens.clone()).unwrap_or_default();
         ChatTemplate::new(source, special_tokens)
     }
 

@@ -2,30 +2,14 @@
 
 use crate::parsers::json::{self, JsonValue};
 
-/// State of a call: open or closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CallProgress {
-    Partial,
-    Whole,
-}
-
-/// Line breaks at both ends of a value: a part of the format or of the value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Breaks {
-    Format,
-    Value,
-}
-
-impl Breaks {
-    fn without(self, value: &str) -> String {
-        let Self::Format = self else { return value.to_owned() };
-        let value = value.strip_prefix('\n').unwrap_or(value);
-        value.strip_suffix('\n').unwrap_or(value).to_owned()
-    }
-}
-
-/// The members that a call's body names; of a partial body also the last one, as far as it goes.
-pub(super) fn members(body: &str, extent: CallProgress, breaks: Breaks) -> Vec<(String, JsonValue)> {
+/// The members that a call's body names; of a partial body also the last one, as far as it goes. Line breaks at both ends of a value
+/// are a part of the format, unless values are verbatim.
+pub(super) fn members(body: &str, is_whole: bool, is_verbatim: bool) -> Vec<(String, JsonValue)> {
+    let text = |value: &str| {
+        let inside = value.strip_prefix('\n').unwrap_or(value);
+        let inside = inside.strip_suffix('\n').unwrap_or(inside);
+        JsonValue::Text(if is_verbatim { value } else { inside }.to_owned())
+    };
     let mut members = Vec::new();
     let mut others = String::new();
     let mut at = 0;
@@ -33,11 +17,11 @@ pub(super) fn members(body: &str, extent: CallProgress, breaks: Breaks) -> Vec<(
         let Some((end, after)) = closing(body, inside) else { break };
         others.push_str(body.get(at..start).unwrap_or_default());
         let value = body.get(inside..end).unwrap_or_default();
-        json::set(&mut members, name.to_owned(), JsonValue::Text(breaks.without(value)));
+        json::set(&mut members, name.to_owned(), text(value));
         at = after;
     }
     others.push_str(body.get(at..).unwrap_or_default());
-    if extent == CallProgress::Partial {
+    if !is_whole {
         let mut from = 0;
         while let Some((start, name, inside)) = opening(&others, from) {
             // A name of blanks is the last of them until its value ends.
@@ -45,7 +29,7 @@ pub(super) fn members(body: &str, extent: CallProgress, breaks: Breaks) -> Vec<(
             let name = if name.is_empty() { blank().map(String::from) } else { Some(name.to_owned()) };
             if let Some(name) = name {
                 let value = others.get(inside..).unwrap_or_default();
-                json::set(&mut members, name, JsonValue::Text(breaks.without(value)));
+                json::set(&mut members, name, text(value));
                 break;
             }
             from = start + 1;
@@ -145,16 +129,16 @@ fn last_colon(json: &str) -> Option<(usize, Option<&str>)> {
 mod tests {
     use super::*;
 
-    fn read(body: &str, extent: CallProgress) -> String {
-        JsonValue::Object(members(body, extent, Breaks::Format)).write()
+    fn read(body: &str, is_whole: bool) -> String {
+        JsonValue::Object(members(body, is_whole, false)).write()
     }
 
     #[test]
     fn parameters_become_members() {
         let body =
             "\n<parameter=a>\nx\ny\n</parameter>< parameter = b >1< / parameter ><parameter=c>open<parameter=a>2";
-        assert_eq!(read(body, CallProgress::Whole), r#"{"a": "x\ny", "b ": "1", "c": "open"}"#);
-        assert_eq!(read(body, CallProgress::Partial), r#"{"a": "2", "b ": "1", "c": "open"}"#);
+        assert_eq!(read(body, true), r#"{"a": "x\ny", "b ": "1", "c": "open"}"#);
+        assert_eq!(read(body, false), r#"{"a": "2", "b ": "1", "c": "open"}"#);
     }
 
     #[test]

@@ -80,9 +80,13 @@ impl Grammar {
 
     /// Returns the marks before and after reasoning; the first is empty if responses begin with reasoning.
     pub(in crate::parsers) fn reasoning_marks(&self) -> Option<(&'static str, &'static str)> {
-        let text = |mark: Mark| self.literals.iter().find(|literal| literal.mark == mark).map(|literal| literal.text);
-        let open = if self.initial == ParserState::Reasoning { "" } else { text(Mark::ThinkStart)? };
-        Some((open, text(Mark::ThinkEnd)?))
+        let open = if self.initial == ParserState::Reasoning { "" } else { self.text(Mark::ThinkStart)? };
+        Some((open, self.text(Mark::ThinkEnd)?))
+    }
+
+    /// Returns the text of a mark.
+    pub(super) fn text(&self, mark: Mark) -> Option<&'static str> {
+        self.literals.iter().find(|literal| literal.mark == mark).map(|literal| literal.text)
     }
 
     /// Returns whether the format marks reasoning.

@@ -1,6 +1,6 @@
 //! Text cut into literals and the rest, with what may yet become a literal held back.
 
-use super::grammar::Mark;
+use super::{grammar::Mark, scanner::Piece};
 
 /// Cuts text at literals.
 #[derive(Debug, Clone, Default)]
@@ -8,20 +8,6 @@ pub(super) struct Lexer {
     literals: Vec<(Mark, String)>,
     firsts: Vec<char>,
     held: String,
-}
-
-/// A piece of text.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Lexeme {
-    Mark(Mark, String),
-    Text(String),
-}
-
-/// Position in the stream: more text may come, or not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rest {
-    More,
-    Nothing,
 }
 
 impl Lexer {
@@ -32,24 +18,24 @@ impl Lexer {
         Self { literals, firsts, held: String::new() }
     }
 
-    /// Takes more text; what may be the start of a literal waits for the next.
-    pub(super) fn push(&mut self, text: &str) -> Vec<Lexeme> {
+    /// Takes more text, of tokens that are counted elsewhere; what may be the start of a literal waits for the next.
+    pub(super) fn push(&mut self, text: &str) -> Vec<Piece> {
         self.held.push_str(text);
-        self.cut(Rest::More)
+        self.cut(true)
     }
 
     /// Returns the text that was held back.
-    pub(super) fn flush(&mut self) -> Vec<Lexeme> {
-        self.cut(Rest::Nothing)
+    pub(super) fn flush(&mut self) -> Vec<Piece> {
+        self.cut(false)
     }
 
-    fn cut(&mut self, rest: Rest) -> Vec<Lexeme> {
+    fn cut(&mut self, may_go_on: bool) -> Vec<Piece> {
         let held = std::mem::take(&mut self.held);
         let mut left = held.as_str();
         let mut found = Vec::new();
         while !left.is_empty() {
             let is_begun = |(_, text): &(Mark, String)| text.len() > left.len() && text.starts_with(left);
-            if rest == Rest::More && self.literals.iter().any(is_begun) {
+            if may_go_on && self.literals.iter().any(is_begun) {
                 break;
             }
             let whole = self.literals.iter().filter(|(_, text)| left.starts_with(text.as_str()));
@@ -57,7 +43,8 @@ impl Lexer {
             let end = longest.as_ref().map_or_else(|| self.text_end(left), |(_, text)| text.len());
             let (piece, after) = left.split_at_checked(end).unwrap_or((left, ""));
             left = after;
-            found.push(longest.map_or_else(|| Lexeme::Text(piece.to_owned()), |(mark, text)| Lexeme::Mark(mark, text)));
+            found
+                .push(longest.map_or_else(|| Piece::Text(piece.to_owned(), 0), |(mark, text)| Piece::Mark(mark, text)));
         }
         left.clone_into(&mut self.held);
         found

@@ -2,7 +2,7 @@
 
 use super::{
     grammar::{Emit, Grammar, Mark, ParserState},
-    lexer::{Lexeme, Lexer},
+    lexer::Lexer,
     scanner::{Piece, Scanner},
 };
 use crate::parsers::vocabulary::Vocabulary;
@@ -12,10 +12,11 @@ pub(super) enum MachineEvent {
     Text(String),
     Reasoning(String),
     ReasoningEnd,
-    CallStart(usize),
-    Name(usize, String),
-    Argument(usize, String),
-    CallEnd(usize),
+    CallStart,
+    /// More of the last call's name.
+    Name(String),
+    Argument(String),
+    CallEnd,
 }
 
 /// Part of a format that is parsed.
@@ -37,7 +38,6 @@ pub(super) struct Machine {
     scanner: Scanner,
     lexer: Lexer,
     pub(super) state: ParserState,
-    calls: usize,
     /// A step had ids: then text does not stand for tokens.
     knows_ids: bool,
     pub(super) reasoning_tokens: usize,
@@ -63,10 +63,9 @@ impl Machine {
         Self {
             grammar,
             duty,
-            scanner: Scanner::new(ids, vocabulary.texts()),
+            scanner: Scanner::new(ids, vocabulary.texts.clone()),
             lexer: Lexer::new(literals),
             state,
-            calls: 0,
             knows_ids: false,
             reasoning_tokens: 0,
             object: HeldObject::default(),
@@ -89,12 +88,11 @@ impl Machine {
         self.lexemes(held, &mut events);
         self.flush_object(&mut events);
         if self.state.is_in_call() {
-            events.extend(self.calls.checked_sub(1).map(MachineEvent::CallEnd));
-            self.state = ParserState::Content;
+            events.push(MachineEvent::CallEnd);
         } else if self.state == ParserState::Reasoning {
             events.push(MachineEvent::ReasoningEnd);
-            self.state = ParserState::Content;
         }
+        self.state = ParserState::Content;
         events
     }
 
@@ -115,14 +113,14 @@ impl Machine {
         }
     }
 
-    fn lexemes(&mut self, lexemes: Vec<Lexeme>, events: &mut Vec<MachineEvent>) {
+    fn lexemes(&mut self, lexemes: Vec<Piece>, events: &mut Vec<MachineEvent>) {
         for lexeme in lexemes {
             match lexeme {
-                Lexeme::Text(text) => self.put(&text, events),
-                Lexeme::Mark(mark, text) if self.knows_ids && self.scanner.has_token(mark) => {
+                Piece::Text(text, _) => self.put(&text, events),
+                Piece::Mark(mark, text) if self.knows_ids && self.scanner.has_token(mark) => {
                     self.put(&text, events);
                 }
-                Lexeme::Mark(mark, text) => self.mark(mark, &text, events),
+                Piece::Mark(mark, text) => self.mark(mark, &text, events),
             }
         }
     }
@@ -153,18 +151,12 @@ impl Machine {
             self.flush_object(events);
         }
         self.state = next;
-        for emit in emits {
-            if *emit == Emit::CallStart {
-                self.calls += 1;
-            }
-            let index = self.calls.saturating_sub(1);
-            events.push(match emit {
-                Emit::ReasoningEnd => MachineEvent::ReasoningEnd,
-                Emit::CallStart => MachineEvent::CallStart(index),
-                Emit::CallEnd => MachineEvent::CallEnd(index),
-                Emit::Argument => MachineEvent::Argument(index, text.to_owned()),
-            });
-        }
+        events.extend(emits.iter().map(|emit| match emit {
+            Emit::ReasoningEnd => MachineEvent::ReasoningEnd,
+            Emit::CallStart => MachineEvent::CallStart,
+            Emit::CallEnd => MachineEvent::CallEnd,
+            Emit::Argument => MachineEvent::Argument(text.to_owned()),
+        }));
         if next == ParserState::Arguments {
             self.object = HeldObject { held: std::mem::take(&mut self.object.held), ..HeldObject::default() };
         }
@@ -172,19 +164,18 @@ impl Machine {
 
     /// Text that is no mark, where the answer is.
     fn put(&mut self, text: &str, events: &mut Vec<MachineEvent>) {
-        let index = self.calls.saturating_sub(1);
         let text = text.to_owned();
         match self.state {
             ParserState::Content => events.push(MachineEvent::Text(text)),
             ParserState::Reasoning => events.push(MachineEvent::Reasoning(text)),
-            ParserState::Name => events.push(MachineEvent::Name(index, text)),
+            ParserState::Name => events.push(MachineEvent::Name(text)),
             ParserState::Arguments => match self.grammar.arguments {
                 super::grammar::Arguments::Parameters | super::grammar::Arguments::VerbatimParameters => {
-                    events.push(MachineEvent::Argument(index, text))
+                    events.push(MachineEvent::Argument(text))
                 }
                 super::grammar::Arguments::Object => {
                     let pieces = text.chars().filter_map(|c| self.object.push(c));
-                    events.extend(pieces.map(|piece| MachineEvent::Argument(index, piece)));
+                    events.extend(pieces.map(MachineEvent::Argument));
                 }
             },
             ParserState::Preamble | ParserState::Between => {}
@@ -194,7 +185,7 @@ impl Machine {
     fn flush_object(&mut self, events: &mut Vec<MachineEvent>) {
         let held = std::mem::take(&mut self.object.held);
         if !held.is_empty() {
-            events.push(MachineEvent::Argument(self.calls.saturating_sub(1), held));
+            events.push(MachineEvent::Argument(held));
         }
     }
 }

@@ -19,7 +19,7 @@ pub(super) use grammars::{MIMO, MISTRAL, MISTRAL_PLAIN, QWEN3, SEED_OSS, STEP3P5
 pub(super) use machine::Duty;
 
 use super::{
-    delta::{CallIds, Delta, DeltaContent, ParsedCall},
+    delta::{CallIds, Delta, ParsedCall},
     names::Function,
     vocabulary::Vocabulary,
 };
@@ -27,24 +27,18 @@ use grammar::ParserState;
 use machine::{Machine, MachineEvent};
 use slots::CallSlots;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Calls {
-    Sent,
-    Dropped,
-}
-
 /// One reader of an answer.
 #[derive(Debug)]
 pub(super) struct EngineParser {
     grammar: &'static Grammar,
     machine: Machine,
     slots: CallSlots,
-    calls: Calls,
+    drops_calls: bool,
     /// White space that only counts if text or no call follows, and text behind calls.
     deferred: String,
     deferred_reasoning: String,
     has_text: bool,
-    reasoning_ended: bool,
+    pub(super) reasoning_ended: bool,
 }
 
 impl EngineParser {
@@ -53,7 +47,7 @@ impl EngineParser {
             grammar,
             machine: Machine::new(grammar, vocabulary, duty),
             slots: CallSlots::new(grammar, Arc::default()),
-            calls: Calls::Sent,
+            drops_calls: false,
             deferred: String::new(),
             deferred_reasoning: String::new(),
             has_text: false,
@@ -61,14 +55,10 @@ impl EngineParser {
         }
     }
 
-    pub(super) fn calling(mut self, functions: &Arc<[Function]>, calls: Calls) -> Self {
+    pub(super) fn calling(mut self, functions: &Arc<[Function]>, drops_calls: bool) -> Self {
         self.slots = CallSlots::new(self.grammar, Arc::clone(functions));
-        self.calls = calls;
+        self.drops_calls = drops_calls;
         self
-    }
-
-    pub(super) fn reasoning_ended(&self) -> bool {
-        self.reasoning_ended
     }
 
     pub(super) fn reasoning_tokens(&self) -> usize {
@@ -99,7 +89,7 @@ impl EngineParser {
                 MachineEvent::Text(text) => content.push_str(&text),
                 MachineEvent::Reasoning(text) => reasoning.push_str(&text),
                 MachineEvent::ReasoningEnd => self.reasoning_ended = true,
-                _ if self.calls == Calls::Dropped => {}
+                _ if self.drops_calls => {}
                 event => {
                     has_call = true;
                     self.slots.take(event, &mut calls, made);
@@ -112,9 +102,8 @@ impl EngineParser {
             content = std::mem::take(&mut self.deferred) + &content + &after;
         }
         self.hold_blanks(&mut content, is_end);
-        let reasoning = Some(reasoning).filter(|reasoning| !reasoning.is_empty());
-        let content = if content.is_empty() { DeltaContent::Unset } else { DeltaContent::Text(content) };
-        let is_empty = content == DeltaContent::Unset && reasoning.is_none() && calls.is_empty();
+        let [reasoning, content] = [reasoning, content].map(|text| Some(text).filter(|text| !text.is_empty()));
+        let is_empty = content.is_none() && reasoning.is_none() && calls.is_empty();
         (!is_empty).then(|| Delta { content, reasoning, calls, ..Delta::default() })
     }
 
@@ -133,29 +122,23 @@ impl EngineParser {
     }
 
     /// Holds back white space at the end of the reasoning.
-    fn trim(&mut self, delta: Option<Delta>) -> Option<Delta> {
+    fn trim(&mut self, mut delta: Option<Delta>) -> Option<Delta> {
         if !self.grammar.trims_reasoning {
             return delta;
         }
-        let Some(mut delta) = delta else {
+        let Some(reasoning) = delta.as_mut().and_then(|delta| delta.reasoning.take()) else {
             if self.reasoning_ended {
                 self.deferred_reasoning.clear();
             }
-            return None;
+            return delta;
         };
-        if let Some(reasoning) = delta.reasoning.take() {
-            let all = std::mem::take(&mut self.deferred_reasoning) + &reasoning;
-            let kept = all.trim_end().len();
-            self.deferred_reasoning = all.get(kept..).unwrap_or_default().to_owned();
-            delta.reasoning = all.get(..kept).filter(|kept| !kept.is_empty()).map(str::to_owned);
-            delta.is_reasoning_null = delta.reasoning.is_none();
-            if delta.reasoning.is_none() && delta.content == DeltaContent::Unset && delta.calls.is_empty() {
-                return None;
-            }
-        } else if self.reasoning_ended {
-            self.deferred_reasoning.clear();
-        }
-        Some(delta)
+        let all = std::mem::take(&mut self.deferred_reasoning) + &reasoning;
+        let kept = all.trim_end().len();
+        self.deferred_reasoning = all.get(kept..).unwrap_or_default().to_owned();
+        let reasoning = all.get(..kept).filter(|kept| !kept.is_empty()).map(str::to_owned);
+        let delta = Delta { is_reasoning_null: reasoning.is_none(), reasoning, ..delta? };
+        let is_empty = delta.reasoning.is_none() && delta.content.is_none() && delta.calls.is_empty();
+        (!is_empty).then_some(delta)
     }
 
     /// A whole answer's reasoning and the rest, by its text alone.
@@ -183,23 +166,20 @@ impl EngineParser {
         events.extend(self.machine.finish());
         let delta = self.delta(events, true, &mut CallIds::new(0));
         let calls = self.slots.calls();
-        let content = match delta.map(|delta| delta.content) {
-            Some(DeltaContent::Text(text)) if calls.is_empty() => Some(text),
-            Some(DeltaContent::Text(text)) => Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
-            _ => None,
-        };
+        let mut content = delta.and_then(|delta| delta.content);
+        if !calls.is_empty() {
+            content = content.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+        }
         (calls, content)
     }
 
     /// The ids behind the reasoning of the step that ended it.
-    pub(super) fn content_ids(grammar: &Grammar, vocabulary: &Vocabulary, ids: &[u32]) -> Vec<u32> {
-        let end = grammar.literals.iter().find(|literal| literal.mark == Mark::ThinkEnd);
-        let end = end.and_then(|literal| vocabulary.id(literal.text));
+    pub(super) fn content_ids(&self, vocabulary: &Vocabulary, ids: &[u32]) -> Vec<u32> {
+        let end = self.grammar.text(Mark::ThinkEnd).and_then(|text| vocabulary.id(text));
         if let Some(at) = ids.iter().rposition(|id| Some(*id) == end) {
             return ids.get(at + 1..).unwrap_or_default().to_vec();
         }
-        let ends = ends(grammar, vocabulary);
-        let bounds: Vec<u32> = grammar.turn_bounds.iter().filter_map(|token| vocabulary.id(token)).collect();
+        let (ends, bounds) = (ends(self.grammar, vocabulary), bounds(self.grammar, vocabulary));
         let turn = ids.iter().rposition(|id| bounds.contains(id)).map_or(0, |at| at + 1);
         let turn = ids.get(turn..).unwrap_or_default();
         turn.iter().position(|id| ends.contains(id)).and_then(|at| turn.get(at..)).unwrap_or(ids).to_vec()
@@ -207,10 +187,8 @@ impl EngineParser {
 
     /// Returns true if a prompt leaves the reasoning closed.
     pub(super) fn is_closed_by(grammar: &Grammar, vocabulary: &Vocabulary, prompt: &[u32]) -> bool {
-        let ends = ends(grammar, vocabulary);
-        let bounds: Vec<u32> = grammar.turn_bounds.iter().filter_map(|token| vocabulary.id(token)).collect();
-        let start = grammar.literals.iter().find(|literal| literal.mark == Mark::ThinkStart);
-        let start = start.and_then(|literal| vocabulary.id(literal.text));
+        let (ends, bounds) = (ends(grammar, vocabulary), bounds(grammar, vocabulary));
+        let start = grammar.text(Mark::ThinkStart).and_then(|text| vocabulary.id(text));
         // Where nothing marks reasoning, there is none to wait for.
         if !grammar.reasons() {
             return true;
@@ -227,10 +205,15 @@ impl EngineParser {
     /// Tokens of reasoning in a whole answer.
     pub(super) fn count(grammar: &'static Grammar, vocabulary: &Vocabulary, ids: &[u32]) -> usize {
         let mut machine = Machine::new(grammar, vocabulary, Duty::Counting);
-        machine.push(&vocabulary.texts().of(ids).unwrap_or_default(), ids);
+        machine.push(&vocabulary.texts.of(ids).unwrap_or_default(), ids);
         machine.finish();
         machine.reasoning_tokens
     }
+}
+
+/// The tokens between turns.
+fn bounds(grammar: &Grammar, vocabulary: &Vocabulary) -> Vec<u32> {
+    grammar.turn_bounds.iter().filter_map(|token| vocabulary.id(token)).collect()
 }
 
 /// The tokens that end reasoning.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::{
-    arguments::{self, Breaks, CallProgress},
+    arguments,
     grammar::{Arguments, Grammar},
     machine::MachineEvent,
     schema,
@@ -44,52 +44,54 @@ impl CallSlots {
 
     pub(super) fn take(&mut self, event: MachineEvent, deltas: &mut Vec<CallDelta>, made: &mut CallIds) {
         match event {
-            MachineEvent::CallStart(index) => {
-                while self.slots.len() <= index {
-                    self.slots.push(CallSlot::default());
-                }
-            }
-            MachineEvent::Name(index, text) => {
-                if let Some(slot) = self.slots.get_mut(index) {
+            MachineEvent::CallStart => self.slots.push(CallSlot::default()),
+            MachineEvent::Name(text) => {
+                if let Some(slot) = self.slots.last_mut() {
                     slot.name.push_str(&text);
                 }
             }
-            MachineEvent::Argument(index, text) => self.argument(index, &text, deltas, made),
-            MachineEvent::CallEnd(index) => self.end(index, deltas, made),
+            MachineEvent::Argument(text) => self.argument(&text, deltas, made),
+            MachineEvent::CallEnd => self.end(deltas, made),
             MachineEvent::Text(_) | MachineEvent::Reasoning(_) | MachineEvent::ReasoningEnd => {}
         }
     }
 
-    fn argument(&mut self, index: usize, text: &str, deltas: &mut Vec<CallDelta>, made: &mut CallIds) {
-        let Some(slot) = self.slots.get_mut(index) else { return };
+    fn argument(&mut self, text: &str, deltas: &mut Vec<CallDelta>, made: &mut CallIds) {
+        let Some(slot) = self.slots.last_mut() else { return };
         slot.body.push_str(text);
-        let sent = |arguments: String| CallDelta { index, arguments: Some(arguments), ..CallDelta::default() };
         if slot.is_named {
-            deltas.extend(self.more(index, text).map(sent));
+            let more = self.more(text);
+            deltas.extend(more.map(|more| self.sent(more)));
             return;
         }
-        deltas.extend(self.name(index, made));
-        let is_named = self.slots.get(index).is_some_and(|slot| slot.is_named);
-        if is_named && self.grammar.arguments == Arguments::Object {
-            deltas.push(sent(text.to_owned()));
+        let call = self.name(made);
+        let is_sent = call.is_some() && self.grammar.arguments == Arguments::Object;
+        deltas.extend(call);
+        if is_sent {
+            deltas.push(self.sent(text.to_owned()));
         }
     }
 
-    fn end(&mut self, index: usize, deltas: &mut Vec<CallDelta>, made: &mut CallIds) {
-        let rest = self.rest(index);
-        let Some(slot) = self.slots.get(index) else { return };
-        if !slot.is_named {
-            let call = self.name(index, made);
+    fn end(&mut self, deltas: &mut Vec<CallDelta>, made: &mut CallIds) {
+        let rest = self.rest();
+        if self.slots.last().is_some_and(|slot| slot.is_named) {
+            deltas.extend(rest.map(|rest| self.sent(rest)));
+        } else {
+            let call = self.name(made);
             deltas.extend(call.map(|call| CallDelta { arguments: Some(rest.unwrap_or_default()), ..call }));
-        } else if let Some(rest) = rest {
-            deltas.push(CallDelta { index, arguments: Some(rest), ..CallDelta::default() });
         }
+    }
+
+    /// Arguments of the last call.
+    fn sent(&self, arguments: String) -> CallDelta {
+        let index = self.slots.len().saturating_sub(1);
+        CallDelta { index, arguments: Some(arguments), ..CallDelta::default() }
     }
 
     /// Sends a call's name, where it has one; a call without may have it in its body.
-    fn name(&mut self, index: usize, made: &mut CallIds) -> Option<CallDelta> {
-        let may_be_empty = self.grammar.names_may_be_empty;
-        let slot = self.slots.get_mut(index)?;
+    fn name(&mut self, made: &mut CallIds) -> Option<CallDelta> {
+        let (index, may_be_empty) = (self.slots.len().saturating_sub(1), self.grammar.names_may_be_empty);
+        let slot = self.slots.last_mut()?;
         if slot.name.is_empty() && !may_be_empty {
             slot.name = named_in(&slot.body)?;
         }
@@ -100,13 +102,13 @@ impl CallSlots {
     }
 
     /// Returns the text that a step adds to arguments.
-    fn more(&mut self, index: usize, raw: &str) -> Option<String> {
+    fn more(&mut self, raw: &str) -> Option<String> {
         if self.grammar.arguments == Arguments::Object {
             return Some(raw.to_owned()).filter(|raw| !raw.is_empty());
         }
-        let slot = self.slots.get(index)?;
-        let json = self.fixed(&slot.name, self.object(slot, CallProgress::Partial));
-        let slot = self.slots.get_mut(index)?;
+        let slot = self.slots.last()?;
+        let json = self.fixed(&slot.name, self.object(slot, false));
+        let slot = self.slots.last_mut()?;
         let stable = arguments::stable(&json, slot.string_keys.as_deref());
         let fresh = stable.strip_prefix(slot.sent.as_str()).filter(|fresh| !fresh.is_empty())?.to_owned();
         stable.clone_into(&mut slot.sent);
@@ -114,13 +116,13 @@ impl CallSlots {
     }
 
     /// Returns the part of complete arguments that was not sent.
-    fn rest(&mut self, index: usize) -> Option<String> {
+    fn rest(&mut self) -> Option<String> {
         if self.grammar.arguments == Arguments::Object {
             return None;
         }
-        let slot = self.slots.get(index)?;
-        let json = self.fixed(&slot.name, self.object(slot, CallProgress::Whole));
-        let slot = self.slots.get_mut(index)?;
+        let slot = self.slots.last()?;
+        let json = self.fixed(&slot.name, self.object(slot, true));
+        let slot = self.slots.last_mut()?;
         if json.chars().count() <= slot.sent.chars().count() {
             return None;
         }
@@ -129,10 +131,9 @@ impl CallSlots {
         Some(fresh)
     }
 
-    fn object(&self, slot: &CallSlot, extent: CallProgress) -> JsonValue {
+    fn object(&self, slot: &CallSlot, is_whole: bool) -> JsonValue {
         let is_verbatim = self.grammar.arguments == Arguments::VerbatimParameters;
-        let breaks = if is_verbatim { Breaks::Value } else { Breaks::Format };
-        JsonValue::Object(arguments::members(&slot.body, extent, breaks))
+        JsonValue::Object(arguments::members(&slot.body, is_whole, is_verbatim))
     }
 
     /// Arguments of the types in the function's schema.
@@ -152,7 +153,7 @@ impl CallSlots {
                 _ if slot.body.trim().is_empty() => (name.to_owned(), "{}".to_owned()),
                 Arguments::Parameters | Arguments::VerbatimParameters if name.is_empty() => enveloped(slot.body.trim()),
                 Arguments::Parameters | Arguments::VerbatimParameters => {
-                    (name.to_owned(), self.object(slot, CallProgress::Whole).write())
+                    (name.to_owned(), self.object(slot, true).write())
                 }
                 Arguments::Object => (name.to_owned(), first_value(slot.body.trim())),
             };
