@@ -1,7 +1,7 @@
 //! MessagePack: values as a tree, read within bounds, and the writer of single values.
 
 mod read;
-mod write;
+pub mod write;
 
 pub use read::{MOST_DEPTH, MOST_VALUES, MsgpackError};
 
@@ -103,14 +103,11 @@ impl MsgpackValue {
     /// Appends its bytes.
     pub fn write(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Nil => out.push(0xc0),
-            Self::Bool(value) => out.push(if *value { 0xc3 } else { 0xc2 }),
+            Self::Nil => write::nil(out),
+            Self::Bool(value) => write::boolean(out, *value),
             Self::Int(number) => write::int(out, *number),
             Self::Uint(number) => write::uint(out, *number),
-            Self::Float(number) => {
-                out.push(0xcb);
-                out.extend_from_slice(&number.to_be_bytes());
-            }
+            Self::Float(number) => write::float(out, *number),
             Self::Text(text) => write::text(out, text),
             Self::Bytes(bytes) => write::bytes(out, bytes),
             Self::Ext(kind, bytes) => write::ext(out, *kind, bytes),

@@ -1,7 +1,18 @@
 //! Writes MessagePack. Numbers take the fewest bytes, as `msgspec` writes them.
 
+/// Appends nil.
+pub fn nil(out: &mut Vec<u8>) {
+    out.push(0xc0);
+}
+
+/// Appends a number of 64 bits.
+pub fn float(out: &mut Vec<u8>, value: f64) {
+    out.push(0xcb);
+    out.extend_from_slice(&value.to_be_bytes());
+}
+
 /// Appends a whole number.
-pub(super) fn uint(out: &mut Vec<u8>, value: u64) {
+pub fn uint(out: &mut Vec<u8>, value: u64) {
     if let Ok(byte) = u8::try_from(value) {
         if byte >= 0x80 {
             out.push(0xcc);
@@ -20,7 +31,7 @@ pub(super) fn uint(out: &mut Vec<u8>, value: u64) {
 }
 
 /// Appends a whole number of either sign.
-pub(super) fn int(out: &mut Vec<u8>, value: i64) {
+pub fn int(out: &mut Vec<u8>, value: i64) {
     if let Ok(value) = u64::try_from(value) {
         uint(out, value);
     } else if value >= -32 {
@@ -40,8 +51,13 @@ pub(super) fn int(out: &mut Vec<u8>, value: i64) {
     }
 }
 
+/// Appends true or false.
+pub fn boolean(out: &mut Vec<u8>, value: bool) {
+    out.push(if value { 0xc3 } else { 0xc2 });
+}
+
 /// Appends an extension: its type and its bytes.
-pub(super) fn ext(out: &mut Vec<u8>, kind: i8, bytes: &[u8]) {
+pub fn ext(out: &mut Vec<u8>, kind: i8, bytes: &[u8]) {
     match bytes.len() {
         1 => out.push(0xd4),
         2 => out.push(0xd5),
@@ -55,24 +71,24 @@ pub(super) fn ext(out: &mut Vec<u8>, kind: i8, bytes: &[u8]) {
 }
 
 /// Appends a text.
-pub(super) fn text(out: &mut Vec<u8>, text: &str) {
+pub fn text(out: &mut Vec<u8>, text: &str) {
     head(out, text.len(), &LengthMarkers { short: Some((0xa0, 32)), byte: Some(0xd9), word: 0xda, long: 0xdb });
     out.extend_from_slice(text.as_bytes());
 }
 
 /// Appends bytes.
-pub(super) fn bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+pub fn bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     head(out, bytes.len(), &LengthMarkers { short: None, byte: Some(0xc4), word: 0xc5, long: 0xc6 });
     out.extend_from_slice(bytes);
 }
 
 /// The head of an array; its items follow.
-pub(super) fn array(out: &mut Vec<u8>, length: usize) {
+pub fn array(out: &mut Vec<u8>, length: usize) {
     head(out, length, &LengthMarkers { short: Some((0x90, 16)), byte: None, word: 0xdc, long: 0xdd });
 }
 
 /// The head of a map; its keys follow, each with its value.
-pub(super) fn map(out: &mut Vec<u8>, length: usize) {
+pub fn map(out: &mut Vec<u8>, length: usize) {
     head(out, length, &LengthMarkers { short: Some((0x80, 16)), byte: None, word: 0xde, long: 0xdf });
 }
 
@@ -106,7 +122,7 @@ fn head(out: &mut Vec<u8>, length: usize, head: &LengthMarkers) {
 mod tests {
     use rmpv::Value;
 
-    use super::{super::MsgpackValue, *};
+    use super::*;
 
     fn read(write: impl FnOnce(&mut Vec<u8>)) -> (Value, usize) {
         let mut out = Vec::new();
@@ -131,7 +147,7 @@ mod tests {
         ] {
             assert_eq!(read(|out| uint(out, value)), (Value::from(value), length));
         }
-        assert_eq!(read(|out| MsgpackValue::Float(1.5).write(out)), (Value::from(1.5), 9));
+        assert_eq!(read(|out| float(out, 1.5)), (Value::from(1.5), 9));
     }
 
     #[test]
@@ -142,12 +158,12 @@ mod tests {
             assert_eq!(read(|out| bytes(out, words.as_bytes())).0, Value::from(words.as_bytes()));
             let list = read(|out| {
                 array(out, length);
-                (0..length).for_each(|_| MsgpackValue::Nil.write(out));
+                (0..length).for_each(|_| nil(out));
             });
             assert_eq!(list.0.as_array().map(Vec::len), Some(length));
             let table = read(|out| {
                 map(out, length);
-                (0..2 * length).for_each(|_| MsgpackValue::Nil.write(out));
+                (0..2 * length).for_each(|_| nil(out));
             });
             assert_eq!(table.0.as_map().map(Vec::len), Some(length));
         }

@@ -7,7 +7,7 @@
 use serde::Deserialize;
 
 use super::kv_cache::{BlockHash, BlockStored, HashAlgorithm, KvCacheEvent};
-use engine_core::msgpack::MsgpackValue;
+use engine_core::msgpack::write::{array, bytes, float, map, nil, text, uint};
 
 /// Form of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
@@ -54,57 +54,108 @@ const KIND: &str = "full_attention";
 impl EventEncoder {
     /// Encodes the events of a step at a time in seconds since 1970; `None` where there are none.
     pub fn encode<'a>(&self, time: f64, events: impl Iterator<Item = KvCacheEvent<'a>>) -> Option<Vec<u8>> {
-        let events: Vec<MsgpackValue> = events.map(|event| self.event(&event)).collect();
+        let events: Vec<KvCacheEvent<'a>> = events.collect();
         if events.is_empty() {
             return None;
         }
-        Some(MsgpackValue::Array(vec![time.into(), MsgpackValue::Array(events), self.rank.into()]).to_bytes())
+        let mut out = Vec::with_capacity(256);
+        array(&mut out, 3);
+        float(&mut out, time);
+        array(&mut out, events.len());
+        for event in &events {
+            self.event(&mut out, event);
+        }
+        uint(&mut out, u64::from(self.rank));
+        Some(out)
     }
 
-    fn event(&self, event: &KvCacheEvent<'_>) -> MsgpackValue {
-        let mut fields: Vec<(&str, MsgpackValue)> = match event {
-            KvCacheEvent::BlockStored(stored) => self.stored(stored),
-            KvCacheEvent::BlockRemoved(hash) => vec![
-                ("type", "BlockRemoved".into()),
-                ("block_hashes", vec![self.hash(hash)].into()),
-                ("medium", MEDIUM.into()),
-                ("group_idx", GROUP.into()),
-            ],
-            KvCacheEvent::AllBlocksCleared => vec![("type", "AllBlocksCleared".into())],
-        };
+    fn event(&self, out: &mut Vec<u8>, event: &KvCacheEvent<'_>) {
+        match event {
+            KvCacheEvent::BlockStored(stored) => self.stored(out, stored),
+            KvCacheEvent::BlockRemoved(hash) => {
+                self.begin(out, "BlockRemoved", 3);
+                self.field(out, "block_hashes");
+                array(out, 1);
+                self.hash(out, hash);
+                self.field(out, "medium");
+                text(out, MEDIUM);
+                self.field(out, "group_idx");
+                uint(out, GROUP);
+            }
+            KvCacheEvent::AllBlocksCleared => self.begin(out, "AllBlocksCleared", 0),
+        }
+    }
+
+    fn stored(&self, out: &mut Vec<u8>, stored: &BlockStored<'_>) {
+        // Events as arrays are older than sessions.
+        let session_id = stored.session_id.filter(|_| self.encoding == EventEncoding::Map);
+        self.begin(out, "BlockStored", 10 + usize::from(session_id.is_some()));
+        self.field(out, "block_hashes");
+        array(out, stored.block_hashes.len());
+        stored.block_hashes.iter().for_each(|hash| self.hash(out, hash));
+        self.field(out, "parent_block_hash");
+        or_nil(out, stored.parent_block_hash, |out, hash| self.hash(out, hash));
+        self.field(out, "token_ids");
+        array(out, stored.token_ids.len());
+        stored.token_ids.iter().for_each(|token| uint(out, u64::from(*token)));
+        self.field(out, "block_size");
+        uint(out, stored.block_size as u64);
+        self.field(out, "lora_id");
+        or_nil(out, stored.lora, |out, lora| uint(out, u64::from(lora.lora_int_id)));
+        self.field(out, "medium");
+        text(out, MEDIUM);
+        self.field(out, "lora_name");
+        or_nil(out, stored.lora, |out, lora| text(out, &lora.lora_name));
+        self.field(out, "extra_keys");
+        array(out, stored.block_hashes.len());
+        for block in 0..stored.block_hashes.len() {
+            match stored.extra_keys(block).count() {
+                0 => nil(out),
+                count => {
+                    array(out, count);
+                    stored.extra_keys(block).for_each(|key| text(out, key));
+                }
+            }
+        }
+        self.field(out, "group_idx");
+        uint(out, GROUP);
+        self.field(out, "kv_cache_spec_kind");
+        text(out, KIND);
+        if let Some(session_id) = session_id {
+            self.field(out, "session_id");
+            text(out, session_id);
+        }
+    }
+
+    fn begin(&self, out: &mut Vec<u8>, name: &str, fields: usize) {
+        match self.encoding {
+            EventEncoding::Map => {
+                map(out, fields + 1);
+                text(out, "type");
+            }
+            EventEncoding::Array => array(out, fields + 1),
+        }
+        text(out, name);
+    }
+
+    /// Names the field whose value follows.
+    fn field(&self, out: &mut Vec<u8>, name: &str) {
         if self.encoding == EventEncoding::Map {
-            return MsgpackValue::map(fields);
+            text(out, name);
         }
-        // They are older than sessions.
-        fields.retain(|(name, _)| *name != "session_id");
-        MsgpackValue::Array(fields.into_iter().map(|(_, value)| value).collect())
     }
 
-    fn stored(&self, stored: &BlockStored<'_>) -> Vec<(&'static str, MsgpackValue)> {
-        let hashes: Vec<MsgpackValue> = stored.block_hashes.iter().map(|hash| self.hash(hash)).collect();
-        let keys = |block| Some(stored.extra_keys(block).collect::<Vec<_>>()).filter(|keys| !keys.is_empty());
-        let keys: Vec<Option<Vec<&str>>> = (0..hashes.len()).map(keys).collect();
-        let mut fields = vec![
-            ("type", "BlockStored".into()),
-            ("block_hashes", hashes.into()),
-            ("parent_block_hash", stored.parent_block_hash.map(|hash| self.hash(hash)).into()),
-            ("token_ids", stored.token_ids.to_vec().into()),
-            ("block_size", stored.block_size.into()),
-            ("lora_id", stored.lora.map(|lora| lora.lora_int_id).into()),
-            ("medium", MEDIUM.into()),
-            ("lora_name", stored.lora.map(|lora| lora.lora_name.as_str()).into()),
-            ("extra_keys", keys.into()),
-            ("group_idx", GROUP.into()),
-            ("kv_cache_spec_kind", KIND.into()),
-        ];
-        fields.extend(stored.session_id.map(|session| ("session_id", session.into())));
-        fields
-    }
-
-    fn hash(&self, hash: &BlockHash) -> MsgpackValue {
+    fn hash(&self, out: &mut Vec<u8>, hash: &BlockHash) {
         match self.hashes {
-            EventHashes::Int => hash.external().into(),
-            EventHashes::Bytes => MsgpackValue::Bytes(hash.digest(self.algorithm).to_vec()),
+            EventHashes::Int => uint(out, hash.external()),
+            EventHashes::Bytes => bytes(out, hash.digest(self.algorithm)),
         }
+    }
+}
+
+fn or_nil<T>(out: &mut Vec<u8>, value: Option<T>, write: impl FnOnce(&mut Vec<u8>, T)) {
+    match value {
+        Some(value) => write(out, value),
+        None => nil(out),
     }
 }
