@@ -1,15 +1,14 @@
 //! Where questions about the cassette_player are answered.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 
 use serde_json::json;
 
 use super::{CHAT, Running, Shelf, chat, engine, record, said, tape, vcr};
-use crate::support::client::{self, get, post};
-
-fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
+use crate::support::{
+    client::{self, get, post},
+    free_address,
+};
 
 async fn status(address: SocketAddr, path: &str) -> u16 {
     client::send(address, &get(path)).await.status
@@ -18,7 +17,7 @@ async fn status(address: SocketAddr, path: &str) -> u16 {
 #[tokio::test]
 async fn questions_move_to_a_listener_of_their_own() {
     let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
-    let admin = free();
+    let admin = free_address();
     let play = shelf.play(&["--admin-listen", &admin.to_string()]);
     assert_eq!(said(&play.send(CHAT, &chat(&["a"])).await), "A");
     assert_eq!(status(play.address, "/vcr/report").await, 404, "not where clients come to");
@@ -42,7 +41,7 @@ async fn questions_move_to_a_listener_of_their_own() {
 #[tokio::test]
 async fn the_engine_is_asked_there_too() {
     let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
-    let [recorded, made_up] = [free(), free()];
+    let [recorded, made_up] = [free_address(), free_address()];
     let flags = ["--engine", "--admin-listen", &recorded.to_string()];
     let play = Running::start(&[&["play", "--port", "0", "--cassette", shelf.name()][..], &flags].concat());
     let flags = ["--synthetic", "random", "--engine", "--admin-listen", &made_up.to_string()];
@@ -85,7 +84,7 @@ async fn others_cannot_ask_where_they_can_reach_the_server() {
 #[tokio::test]
 async fn tap_has_such_a_listener_too() {
     let upstream = engine().await;
-    let (shelf, admin) = (Shelf::empty(), free());
+    let (shelf, admin) = (Shelf::empty(), free_address());
     let tap = shelf.tap(&upstream, &["--admin-listen", &admin.to_string()]);
     assert_eq!(said(&tap.send(CHAT, &chat(&["a"])).await), "You said a.");
     assert_eq!(status(admin, "/vcr/report").await, 200);
@@ -98,7 +97,7 @@ async fn a_web_page_can_neither_open_nor_reset_sessions() {
     let url = format!("http://{}", upstream.address);
     let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
     let before = std::fs::read(shelf.name()).unwrap();
-    let admin = free();
+    let admin = free_address();
     let apart = shelf.play(&["--upstream", &url, "--admin-listen", &admin.to_string()]);
     let beside = shelf.play(&["--upstream", &url]);
     let tap_shelf = Shelf::empty();
@@ -151,7 +150,7 @@ async fn a_listener_that_others_reach_asks_for_a_token() {
     let remote = vcr(&[&tap[..], &["--admin-listen", "0.0.0.0:0", "--admin-token", "t0ken"]].concat());
     let stderr = String::from_utf8_lossy(&remote.stderr);
     assert!(remote.status.code() == Some(2) && stderr.contains("--allow-remote-record"), "{stderr}");
-    let admin = free();
+    let admin = free_address();
     let _play = shelf.play(&["--admin-listen", &format!("0.0.0.0:{}", admin.port()), "--admin-token", "t0ken"]);
     assert_eq!(status(admin, "/vcr/report").await, 401);
     let headers = vec![("authorization", "Bearer t0ken"), ("host", "vcr.example")];

@@ -98,6 +98,27 @@ fn an_unchanged_client_adds_nothing_to_a_cassette() {
 }
 
 #[test]
+fn a_known_call_that_takes_long_adds_nothing_either() {
+    let (shop, tape) = (Shelf::with(SERVER), Shelf::with(SERVER));
+    let mut tap = Server::tap(&tape, &shop, &["--mode", "new-episodes"]);
+    open(&mut tap, "2025-06-18", "agent");
+    let roots = tap.next();
+    tap.send(&json!({"jsonrpc": "2.0", "id": roots["id"], "result": {"roots": [{"uri": "file:///a"}]}}));
+    let params = json!({"name": "buy", "arguments": {"many": 2, "what": "tea"}, "_meta": {"progressToken": 1}});
+    assert_eq!(tap.ask(json!(1), "tools/call", &params)["method"], "notifications/progress");
+    let ask = tap.next();
+    // What has not ended is in the partial file, so that a kill loses nothing.
+    let partial = tape.folder.path().join("tape.yaml.partial");
+    while !std::fs::read_to_string(&partial).is_ok_and(|text| text.matches("elicitation/create").count() == 2) {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    tap.send(&json!({"jsonrpc": "2.0", "id": ask["id"], "result": {"action": "accept", "content": {"sure": true}}}));
+    assert_eq!(tap.next()["id"], 1);
+    let (_, code, notes) = tap.end();
+    assert_eq!((code, tape.text().as_str()), (0, SERVER), "{notes}");
+}
+
+#[test]
 fn what_a_killed_tap_had_is_on_the_disk() {
     let (shop, tape) = (Shelf::with(SERVER), Shelf::empty());
     let mut tap = Server::tap(&tape, &shop, &[]);

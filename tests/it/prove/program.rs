@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    net::Ipv4Addr,
     process::{Command, Stdio},
 };
 
@@ -10,7 +9,7 @@ use tokio::task::spawn_blocking;
 
 use super::proxy::{Bug, Proxy};
 use crate::support::{
-    free_ports,
+    free_address,
     running::{Running, vcr},
 };
 
@@ -57,7 +56,7 @@ async fn a_failure_is_exit_code_1_and_a_script_that_shows_it() {
         return;
     }
     for (gateway, expected) in [(proxy, 1), (Proxy::start(Bug::Nothing).await, 0)] {
-        let free = (Ipv4Addr::LOCALHOST, free_ports(1)).into();
+        let free = free_address();
         gateway.upstream.send_replace(Some(free));
         let mut python = Command::new("python3");
         python.arg(&script).arg(gateway.address.to_string()).arg(free.to_string());

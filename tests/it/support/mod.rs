@@ -19,7 +19,10 @@ pub(crate) mod tokenizers;
 pub(crate) mod traces;
 pub(crate) mod tree;
 
-use std::{net::TcpListener, path::Path};
+use std::{
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    path::Path,
+};
 
 /// The path that most requests have.
 pub(crate) const CHAT: &str = "/v1/chat/completions";
@@ -32,6 +35,11 @@ pub(crate) fn free_ports(count: u16) -> u16 {
         .take(200)
         .find(|first| (*first..first + count).all(is_free))
         .expect("free ports")
+}
+
+/// An address of this machine that nobody listens at.
+pub(crate) fn free_address() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, free_ports(1)).into()
 }
 
 /// The text of a file.

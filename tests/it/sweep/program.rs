@@ -1,11 +1,14 @@
 //! The program: its exit codes, the table, JUnit's file, and the command that repeats a cell.
 
-use std::{fs, net::TcpListener};
+use std::fs;
 
 use tokio::task::spawn_blocking;
 
 use super::rail::{CANARY, Rail, RunningRail};
-use crate::support::running::{Running, vcr};
+use crate::support::{
+    free_address,
+    running::{Running, vcr},
+};
 
 async fn swept(rail: Rail, more: &[&str]) -> (i32, String) {
     let running = RunningRail::start(rail).await;
@@ -33,7 +36,7 @@ async fn what_holds_is_exit_code_0_and_what_leaks_1() {
 
 #[test]
 fn a_cell_is_repeated_by_the_command_that_is_printed() {
-    let server = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let server = free_address();
     // The server itself is a gateway without a rail.
     let (via, port) = (format!("http://{server}"), server.port().to_string());
     let arguments = [
@@ -64,7 +67,7 @@ fn a_cell_is_repeated_by_the_command_that_is_printed() {
 
 #[test]
 fn what_cannot_be_swept_is_no_verdict() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = free_address();
     let via = format!("http://{nobody}");
     for (arguments, code, part) in [
         (vec!["--canary", "secret", "--wait", "0s"], 4, "does not pass requests on"),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
 };
 use vllm_vcr::{
     recording::trace::{FinishReason, Outcome, read},
@@ -12,7 +12,7 @@ use vllm_vcr::{
 };
 
 use crate::support::{
-    CHAT,
+    CHAT, free_address,
     peer::{End, Script, Upstream, answer, event_stream, exchange, post},
     tapping::Tapping,
 };
@@ -163,8 +163,7 @@ async fn a_broken_upstream_is_a_broken_answer_and_a_record() {
 
 #[tokio::test]
 async fn an_upstream_that_is_down_is_a_502_and_a_record() {
-    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let tap = Tapping::before(free).await;
+    let tap = Tapping::before(free_address()).await;
     let failed = exchange(tap.address, &post(CHAT, r#"{"stream":true}"#)).await;
     assert_eq!(failed.status, 502);
     assert!(failed.body().contains("cannot be reached"), "{}", failed.body());

@@ -9,7 +9,7 @@ use tokio::{
 use vllm_vcr::recording::trace::Outcome;
 
 use crate::support::{
-    CHAT,
+    CHAT, free_address,
     peer::{Answer, End, Script, Upstream, answer, event_stream, exchange, parse, post},
     tapping::Tapping,
 };
@@ -117,7 +117,7 @@ fn what_an_operator_can_hardly_mean_is_refused() {
 
 #[test]
 fn a_tap_before_itself_is_refused() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = free_address();
     for upstream in [format!("http://{free}"), format!("http://localhost:{}/v1", free.port())] {
         let folder = tempfile::tempdir().unwrap();
         let refused = Command::new(env!("CARGO_BIN_EXE_vllm-vcr"))

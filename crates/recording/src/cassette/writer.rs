@@ -360,7 +360,8 @@ impl CassetteWriter {
             tools_text(&mut after, &tools);
         }
         self.partial.bring(&tail, &after).map_err(|source| self.io(source))?;
-        self.dirty = false;
+        // What is added later, or not at all, has to go from the file again.
+        self.dirty = !records.is_empty();
         self.let_go();
         Ok(())
     }
