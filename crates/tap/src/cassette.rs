@@ -14,7 +14,7 @@ use super::{
 };
 use net::{
     server::{LatenessTracker, RequestBody},
-    upstream::{Relayed, UpstreamError},
+    upstream::{OutgoingBody, UpstreamError},
 };
 use recording::trace::Outcome;
 use replay::{
@@ -70,7 +70,7 @@ impl Proxy {
                 self.metrics.skip(Skipped::Kind);
                 match cassette_player.relayed(request) {
                     Ok(request) if self.sites.lacks(request.extensions()) => self.no_such_upstream(),
-                    Ok(request) => self.pass(request.map(|body| Relayed::untouched(body).within(self.idle))).await,
+                    Ok(request) => self.pass(request.map(|body| OutgoingBody::from(body).within(self.idle))).await,
                     Err(refused) => refused.map(|body| ProxyBody::Played(Box::new(body))),
                 }
             }
@@ -100,12 +100,12 @@ impl Proxy {
             (Ok(endpoint), Some(pending)) => (endpoint, pending),
             (admitted, _) => {
                 self.metrics.skip(admitted.err().unwrap_or(Skipped::Kind));
-                return self.pass(request.map(|body| Relayed::untouched(body).within(self.idle))).await;
+                return self.pass(request.map(|body| OutgoingBody::from(body).within(self.idle))).await;
             }
         };
         let (parts, body) = request.into_parts();
         let RequestBody::Read(body) = body else {
-            return self.pass(Request::from_parts(parts, Relayed::untouched(body).within(self.idle))).await;
+            return self.pass(Request::from_parts(parts, OutgoingBody::from(body).within(self.idle))).await;
         };
         self.record_at(
             None,

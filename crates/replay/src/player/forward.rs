@@ -28,7 +28,7 @@ use crate::{
 use base::rate_limited_log::RateLimitedLog;
 use net::{
     server::{BodyError, Informational, RequestBody, ResponseBody, media_type, whole_body},
-    upstream::{self, BodyObserver, Observed, Relayed, UpstreamBody},
+    upstream::{self, BodyObserver, Observed, OutgoingBody, Relayed, UpstreamBody},
     wire::{Edits, is_unambiguous_path, percent_decoded, span_in},
 };
 use recording::{
@@ -83,7 +83,7 @@ impl CassettePlayer {
         }
         let informational = request.extensions_mut().remove::<Informational>().unwrap_or_default();
         // The server has no count of them; its log has them.
-        let respond = |request: Request<RequestBody>| upstream.send(request.map(Relayed::untouched));
+        let respond = |request: Request<RequestBody>| upstream.send(request.map(OutgoingBody::from));
         match upstream::pass_informational(request, &informational, || {}, respond).await {
             Ok(response) => copied(response, pending),
             Err(error) => {
