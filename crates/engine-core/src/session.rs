@@ -1,8 +1,8 @@
-//! An engine's side of a front end: it is waited for, met, and heard until it is gone.
+//! An engine's connections to a front end: connecting, the handshake, and receiving until the front end disconnects.
 //!
 //! The engine connects everything. Each client of the engine (an API server process) has a socket for requests and one for outputs; with
 //! several ranks there is a coordinator too. What clients send waits in a queue that is bounded in messages and bytes, beyond which they wait
-//! themselves. The end of any connection but that of the handshake ends the session; whoever holds it joins again.
+//! themselves. The end of any connection but that of the handshake ends the session; its owner joins again.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -51,7 +51,7 @@ pub enum SessionInput {
     },
     /// Frames of the coordinator.
     Coordinator(Vec<Vec<u8>>),
-    /// The front end is gone, and why it is believed.
+    /// The front end has disconnected, with the reason.
     Gone(String),
 }
 
@@ -73,7 +73,7 @@ enum InputSource {
     Coordinator,
 }
 
-/// A front end that was met. Its connections end when this is dropped.
+/// A session with a front end, after the handshake. Its connections end when this is dropped.
 #[derive(Debug)]
 pub struct EngineSession {
     clients: Vec<FrameWriter>,
@@ -85,11 +85,11 @@ pub struct EngineSession {
 }
 
 impl EngineSession {
-    /// Waits for a front end at `tcp://HOST:PORT` and meets it as this rank. It ends with an error only where something else is there.
+    /// Waits for a front end at `tcp://HOST:PORT` and does the handshake as this rank. It ends with an error only where something else is there.
     ///
     /// # Errors
-    /// Where the endpoint is none, whoever listens there is no front end, or one that is joined is gone within the handshake. The kind is
-    /// [`io::ErrorKind::Unsupported`] where the front end's ranks run in lock step: a second greeting would be its end.
+    /// Where the endpoint is none, what listens there is no front end, or the front end disconnects within the handshake. The kind is
+    /// [`io::ErrorKind::Unsupported`] where the front end's ranks run in lock step: a second handshake would end it.
     pub async fn join(endpoint: &str, rank: u16, ready: &ReadyResponse) -> io::Result<Self> {
         let identity = identity(rank);
         let mut front = reach(endpoint, SocketType::Dealer, &identity).await?;

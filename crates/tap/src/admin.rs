@@ -3,7 +3,7 @@
 //! `/metrics` shows every count. `/health` is 200 as long as requests are forwarded; `/health/recording` is 503 while no
 //! trace can be written, the disk does not answer or the recorder cannot keep up. Nothing else is answered, and nothing here shows what clients send.
 
-use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc};
 
 use axum::{
     Router,
@@ -12,14 +12,11 @@ use axum::{
     routing::get,
 };
 use http::{HeaderValue, StatusCode, header};
-use tower_service::Service;
 
 use super::{counts::RecorderCounts, shared_state::SharedState};
-use net::server::{self, Listener};
+use net::server::Listener;
 use recording::recorder::RecorderState;
-
-/// Longest time that an admin request may go on after shutdown begins.
-const DRAIN: Duration = Duration::from_millis(100);
+use replay::account::serve_router;
 
 /// Handle to operate a serving tap.
 #[derive(Debug, Clone)]
@@ -45,12 +42,7 @@ impl Handle {
 
     /// Answers the operator's requests at `listener` until `shutdown`.
     pub async fn serve(self, listener: impl Into<Listener>, shutdown: impl Future<Output = ()> + Send) {
-        let router = self.router();
-        let service = move |request, _peer| {
-            let answering = router.clone().call(request);
-            async move { answering.await.unwrap_or_else(|never: Infallible| match never {}) }
-        };
-        server::run(listener, service, shutdown, DRAIN).await;
+        serve_router(self.router(), listener, shutdown).await;
     }
 
     fn router(self) -> Router {

@@ -1,6 +1,6 @@
 //! Several servers in one process, each with an engine, a KV cache and metrics of its own, and the script of their lives.
 //!
-//! All replicas answer from the same records, of which each is consumed once by whichever replica is asked, and one account is kept of them.
+//! All replicas answer from the same records, of which each is consumed once, by the replica that gets the request, in one account.
 //! A replica that dies is dropped with everything that it has: its connections are cut, its port refuses new ones. When it starts
 //! again it is another server on the same port, with an empty cache and metrics at zero. One that nobody reaches loses its connections
 //! and its port only.
@@ -362,7 +362,7 @@ async fn reopened(place: &ListenerPlace, number: u32, life: &watch::Receiver<Lif
     }
 }
 
-/// Waits for a life; for ever once nothing changes it any more.
+/// Waits until the state is one of these; for ever once nothing changes it any more.
 async fn until(life: &mut watch::Receiver<Life>, is_there: impl Fn(Life) -> bool) {
     if life.wait_for(|life| is_there(*life)).await.is_err() {
         std::future::pending::<()>().await;

@@ -25,7 +25,7 @@ pub(super) struct Partial {
     file: File,
     /// Offset at which the records on the disk end.
     end: u64,
-    /// Text before all new records. It is kept, since the file may have to be rewritten.
+    /// Text before all new records, for when the file has to be rewritten.
     before: String,
     /// That text is on the disk.
     is_begun: bool,
@@ -81,7 +81,7 @@ impl Partial {
         &mut self.added
     }
 
-    /// Brings new records to the disk, and what follows all of them: `tail`, records that are written again later, and `after`.
+    /// Writes new records to the disk, and what follows all of them: `tail`, records that are written again later, and `after`.
     pub(super) fn bring(&mut self, tail: &str, after: &str) -> io::Result<()> {
         // A list without items is not null.
         let bare = self.before.strip_suffix("records:\n").filter(|_| !self.is_begun);
@@ -127,8 +127,8 @@ impl Partial {
         is_long_enough && is_at(&self.file, &self.path)
     }
 
-    /// Starts again with all records, where another program emptied, removed or replaced the file. What has its name now is
-    /// kept under another one.
+    /// Starts again with all records, where another program emptied, removed or replaced the file. The file that has its name now
+    /// is renamed.
     pub(super) fn restart(&mut self, cassette: &Path) -> Result<(), CassetteError> {
         let io = |source| CassetteError::Io { path: self.path.clone(), source };
         if !is_at(&self.file, &self.path) {
@@ -198,7 +198,7 @@ fn lock(path: &Path, own: &Path) -> Result<File, CassetteError> {
     let opened = private().read(true).truncate(false).open(own);
     let file = opened.map_err(|source| CassetteError::Io { path: own.to_owned(), source })?;
     let is_busy = match file.try_lock() {
-        // Who had it may have put it in place meanwhile.
+        // The recording that had the lock may have finished the file meanwhile.
         Ok(()) => !is_at(&file, own),
         Err(TryLockError::WouldBlock) => true,
         // Not every file system knows locks.

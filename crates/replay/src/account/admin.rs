@@ -47,6 +47,15 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send,
 ) -> DrainReport {
     let router = pages.fallback(|| async { plain(StatusCode::NOT_FOUND, "only /vcr/... is answered here") });
+    serve_router(router, listener, shutdown).await
+}
+
+/// Serves an operator's routes until `shutdown` completes; a request may go on for 100 ms after it.
+pub async fn serve_router(
+    router: Router,
+    listener: impl Into<Listener>,
+    shutdown: impl Future<Output = ()> + Send,
+) -> DrainReport {
     let service = move |request, _| {
         let answering = router.clone().call(request);
         async move { answering.await.unwrap_or_else(|never: Infallible| match never {}) }

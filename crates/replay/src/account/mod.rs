@@ -21,7 +21,7 @@ use serde_json::Value;
 
 pub use self::{
     access::{Access, AdminToken},
-    admin::{Admin, client_urls, router, serve},
+    admin::{Admin, client_urls, router, serve, serve_router},
     journal::{Journal, JournalEntry, LARGEST_BODY},
     misses::KeptMisses,
     network_block::NetworkBlock,
