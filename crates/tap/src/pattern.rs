@@ -67,6 +67,7 @@ impl EventPattern {
             || event.error.is_some()
             || event.prompt_token_ids.is_some()
             || choice.prompt_token_ids.is_some()
+            || choice.logprobs.is_some()
             || choice.finish_reason.is_some();
         let plain = ChunkKind { is_role: false, is_parsed: false, has_text: true };
         if is_special || choice.kind() != plain {
@@ -212,6 +213,7 @@ data:{"choices":[{"delta":{"role":"assistant","content":"WORDS"},"token_ids":IDS
             r#"{"choices":[{"token_ids":[1],"delta":{"content":"a"}}]}"#,
             r#"{"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":1}}"#,
             r#"{"choices":[{"delta":{"content":"a"}}],"error":{}}"#,
+            r#"{"choices":[{"delta":{"content":"a"},"logprobs":{"content":[{"token":"a","logprob":0.0}]}}]}"#,
             r#"{"choices":[]}"#,
         ] {
             assert_eq!(
