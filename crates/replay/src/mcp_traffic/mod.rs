@@ -79,15 +79,6 @@ impl McpRecorded {
     }
 }
 
-/// Component that notes recorded messages in the journal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JournalNotes {
-    /// The recorder.
-    Here,
-    /// What forwards them.
-    Elsewhere,
-}
-
 /// The recorder of what clients and MCP servers exchange.
 #[derive(Debug)]
 pub struct McpRecorder {
@@ -175,15 +166,12 @@ pub enum ExchangeEnd {
 }
 
 impl McpRecorder {
-    /// Starts to record exchanges with these servers in the cassette of a player, or to compare them.
+    /// Starts to record exchanges with these servers in the cassette of a player, or to compare them; with `notes` it notes recorded
+    /// messages in the journal, which what forwards them may do itself.
     ///
     /// # Errors
     /// When its thread cannot be started.
-    pub fn of_servers(
-        servers: Vec<String>,
-        player: &Arc<CassettePlayer>,
-        notes: JournalNotes,
-    ) -> Result<Self, CassetteError> {
+    pub fn of_servers(servers: Vec<String>, player: &Arc<CassettePlayer>, notes: bool) -> Result<Self, CassetteError> {
         let records = RecordSink::Player { player: Arc::clone(player), notes };
         let started = Self::start(servers, records, Some(Arc::clone(player)))
             .map_err(|source| CassetteError::Io { path: "mcp".into(), source })?;

@@ -18,7 +18,7 @@ use time::OffsetDateTime;
 use tokio::time::Instant;
 
 use super::{
-    ClientRequest, ExchangeEnd, ExchangeStep, JournalNotes, McpRecorded, OpenedCassette, ProcessLine, TrafficStep,
+    ClientRequest, ExchangeEnd, ExchangeStep, McpRecorded, OpenedCassette, ProcessLine, TrafficStep,
     source::{BodyForm, Fate, MessageSource, Of, StreamKey},
 };
 use crate::{
@@ -44,7 +44,8 @@ pub(super) enum RecordSink {
     /// The recorder or the comparison of a player.
     Player {
         player: Arc<CassettePlayer>,
-        notes: JournalNotes,
+        /// Whether recorded messages are noted in its journal.
+        notes: bool,
     },
     File(Box<OpenedCassette>),
 }
@@ -270,7 +271,7 @@ impl McpSink {
                 return player.compare_mcp(&key.name(), exchange);
             }
             RecordSink::Player { player, notes } => {
-                if *notes == JournalNotes::Here {
+                if *notes {
                     player.note_recorded_mcp(&exchange);
                 }
                 let place = reserved.or_else(|| player.place_in(&key.account));

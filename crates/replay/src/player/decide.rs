@@ -95,7 +95,7 @@ impl CassettePlayer {
         match self.leaves(&request) {
             Forwarding::Now { is_recorded } => {
                 if self.config.selection != ModeExceptions::None {
-                    self.in_session(&request.session, |state| state.live += 1);
+                    self.in_session(&request.session, |state| state.counts.requests += 1);
                 }
                 Decision::Forward(Box::new(self.begin_forward(request, is_recorded)))
             }

@@ -12,19 +12,34 @@ use std::{
 };
 
 use crate::{
-    account::{DEFAULT_SESSION, Report, SessionReport, UnusedRecord},
-    player::{
-        CassettePlayer, SessionState,
-        kept::{RecordAddress, Use},
-        miss::explained,
-        report::groups::Scope,
-    },
+    account::{DEFAULT_SESSION, EarlierReports, Report, SessionReport, UnusedRecord},
+    player::{CassettePlayer, SessionState, miss::explained, report::groups::Scope},
 };
 
-/// Adds what one player knows of a record: it is used if any player served it.
-fn add(usage: &mut BTreeMap<RecordAddress, Use>, place: RecordAddress, use_of: Use) {
-    let is_used = use_of.is_used;
-    usage.entry(place).or_insert(use_of).is_used |= is_used;
+/// Account of sessions that were ended, reopened or reset.
+#[derive(Debug, Default)]
+pub(super) struct Earlier {
+    reports: EarlierReports,
+    /// Records that ended sessions were served of the cassettes that all share.
+    served: HashSet<usize>,
+    /// The groups that they began, each with the first session that did.
+    begun: BTreeMap<usize, String>,
+    had_own: bool,
+    /// How many sessions were ended or reopened.
+    ended: u64,
+}
+
+/// Whether any player served a record, and the record as it is reported where none did.
+pub(super) type RecordUse = (bool, UnusedRecord);
+
+/// Records by the paths of their cassettes and their numbers there.
+type Usage = BTreeMap<(String, u64), RecordUse>;
+
+/// Adds what one player knows of records.
+fn add(usage: &mut Usage, known: impl IntoIterator<Item = RecordUse>) {
+    for (is_used, record) in known {
+        usage.entry((record.cassette.clone(), record.record)).or_insert((false, record)).0 |= is_used;
+    }
 }
 
 impl CassettePlayer {
@@ -102,8 +117,7 @@ impl CassettePlayer {
     /// Keeps what failed in a session that is reset; what it was not served yet is no failure.
     pub(super) fn keep_reset(&self, name: &str, state: &SessionState) {
         let report = self.report_of(name, state, Scope::Ended);
-        let report = SessionReport { unconsumed: Vec::new(), begun_unconsumed: Vec::new(), unserved: 0, ..report };
-        self.earlier.lock().reports.keep(name, report);
+        self.earlier.lock().reports.keep(name, report.without_unconsumed());
     }
 
     /// Forgets what ended sessions were served.
@@ -171,56 +185,42 @@ impl CassettePlayer {
         };
         SessionReport {
             records: servable().count(),
-            requests: state.session.requests() + state.live,
+            requests: state.session.requests() + state.counts.requests,
             served: state.session.consumed(),
             begun_unconsumed: begun_unconsumed.map(|at| self.line_of(*at)).collect(),
             unconsumed: unconsumed.iter().map(|at| self.line_of(*at)).collect(),
             unserved,
-            misses: state.missed.clone(),
             loose: state.session.loose().clone(),
             again: state.session.again().clone(),
             by_hand: state.session.by_hand(),
-            forwarded: state.forwarded,
-            placeholders: state.placeholders,
-            tools: state.tools.clone(),
             novel: state.misses.list().iter().cloned().filter_map(explained).collect(),
-            ..SessionReport::default()
+            ..state.counts.clone()
         }
     }
 
     /// The records that were served in no session.
     fn unused(&self) -> Vec<UnusedRecord> {
-        let usage = self.usage();
-        let unused = usage.into_iter().filter(|(_, use_of)| !use_of.is_used);
-        let record = |((cassette, record), use_of): (RecordAddress, Use)| UnusedRecord {
-            cassette,
-            record,
-            line: use_of.line,
-            request: use_of.request,
-        };
-        unused.map(record).collect()
+        self.usage().into_values().filter(|(is_used, _)| !is_used).map(|(_, record)| record).collect()
     }
 
     /// Whether each record was ever served, here and by the players of sessions.
-    fn usage(&self) -> BTreeMap<RecordAddress, Use> {
+    fn usage(&self) -> Usage {
         let mut usage = self.ended.lock().clone();
-        let all = self.records.iter().zip(&self.used).enumerate();
-        for (_, ((cassette, record), used)) in all.filter(|(at, _)| self.index.is_servable(*at)) {
-            let path = self.config.cassette(*cassette).display().to_string();
-            let (is_used, line) = (used.load(Relaxed), record.line);
-            add(&mut usage, (path, record.id), Use { is_used, line, request: record.summary() });
-        }
-        for own in self.own_players() {
-            own.usage().into_iter().for_each(|(place, use_of)| add(&mut usage, place, use_of));
-        }
+        let all = self.records.iter().zip(&self.used).enumerate().filter(|(at, _)| self.index.is_servable(*at));
+        let own = all.map(|(_, ((cassette, record), used))| {
+            let cassette = self.config.cassette(*cassette).display().to_string();
+            let request = record.summary();
+            (used.load(Relaxed), UnusedRecord { cassette, record: record.id, line: record.line, request })
+        });
+        add(&mut usage, own);
+        self.own_players().iter().for_each(|own| add(&mut usage, own.usage().into_values()));
         usage
     }
 
     /// Keeps what a session's player served, when the session ends.
     pub(super) fn keep_usage(&self, own: &Self) {
         let usage = own.usage();
-        let mut ended = self.ended.lock();
-        usage.into_iter().for_each(|(place, use_of)| add(&mut ended, place, use_of));
+        add(&mut self.ended.lock(), usage.into_values());
     }
 
     pub(super) fn line_of(&self, at: usize) -> String {

@@ -261,8 +261,7 @@ impl Sessions {
         for entry in self.entries.values().filter(|entry| session.is_none_or(|session| session == entry.session)) {
             let mut connection = entry.connection.lock();
             let report = connection.session.session_report(&HashSet::new());
-            let report = SessionReport { unconsumed: Vec::new(), begun_unconsumed: Vec::new(), unserved: 0, ..report };
-            self.earlier.keep(&entry.name(&self.server), report);
+            self.earlier.keep(&entry.name(&self.server), report.without_unconsumed());
             connection.session.rewind();
         }
         self.entries.retain(|_, entry| !entry.is_closed);

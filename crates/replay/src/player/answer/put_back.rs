@@ -201,7 +201,7 @@ impl CassettePlayer {
         };
         let values = plan.values(&incoming.seen, &earlier);
         if plan.leaves_any(&values) {
-            self.in_session(&incoming.session, |state| state.placeholders += 1);
+            self.in_session(&incoming.session, |state| state.counts.placeholders += 1);
         }
         restored(record, &values)
     }

@@ -60,7 +60,7 @@ pub(crate) fn as_chat(
     config: &PlayerConfig,
     rules: &CanonicalRules,
 ) -> Option<(IncomingRequest, ChatFamily)> {
-    let (mut chat, family) = chat_of(incoming)?;
+    let (mut chat, family) = chat_of(Endpoint::of_path(incoming.path()), &incoming.bytes)?;
     if matches!(&family, ChatFamily::Response(request) if request.previous().is_some()) {
         return None;
     }
@@ -78,7 +78,7 @@ pub(crate) fn is_written_as_chat(record: &CassetteRecord, incoming: &IncomingReq
 
 /// The same for an answer that was written as a chat's for any family: whatever the request continues.
 pub(crate) fn stands_for(incoming: &IncomingRequest, config: &PlayerConfig) -> Option<(IncomingRequest, ChatFamily)> {
-    let (chat, family) = chat_of(incoming)?;
+    let (chat, family) = chat_of(Endpoint::of_path(incoming.path()), &incoming.bytes)?;
     Some((request_as(incoming, chat, config, &config.rules), family))
 }
 
@@ -93,14 +93,14 @@ pub(crate) fn invalid(incoming: &IncomingRequest) -> String {
 }
 
 /// The body of the chat that a request of another family is to the engine.
-fn chat_of(incoming: &IncomingRequest) -> Option<(Map<String, Value>, ChatFamily)> {
-    match Endpoint::of_path(incoming.path()) {
+pub(crate) fn chat_of(endpoint: Endpoint, bytes: &[u8]) -> Option<(Map<String, Value>, ChatFamily)> {
+    match endpoint {
         Endpoint::Messages => {
-            let request = MessagesRequest::parse(&incoming.bytes).ok()?;
+            let request = MessagesRequest::parse(bytes).ok()?;
             Some((request.chat_body(SystemMessages::Inline).ok()?, ChatFamily::Message))
         }
         Endpoint::Responses => {
-            let request = ResponsesRequest::parse(&incoming.bytes).ok()?;
+            let request = ResponsesRequest::parse(bytes).ok()?;
             let chat = request.chat_body(request.messages(Vec::new()).ok()?);
             Some((chat, ChatFamily::Response(Arc::new(request))))
         }

@@ -6,15 +6,12 @@
 //!
 //! See docs/decisions/0066-secrets-that-only-the-answer-names.md.
 
-use std::{collections::HashSet, sync::Arc};
+use std::sync::Arc;
 
 use tokio::task::spawn_blocking;
 
 use crate::{
-    matching::{
-        named_later::{MOST, named_by_record},
-        requests::Lookup,
-    },
+    matching::requests::Lookup,
     player::{CassettePlayer, SessionState, decide::lookup_request, incoming::IncomingRequest},
 };
 
@@ -42,10 +39,7 @@ impl CassettePlayer {
     }
 
     fn named_later(&self, request: &IncomingRequest) -> Option<(IncomingRequest, Lookup)> {
-        let body = request.identity.body();
-        let near = self.index.closest(&request.identity, &HashSet::new(), MOST);
-        let recorded = near.into_iter().filter_map(|at| self.index.identity(at));
-        recorded.filter_map(|recorded| named_by_record(&recorded.body(), &body, &request.seen)).find_map(|secrets| {
+        self.index.named_later(&request.identity, &request.seen).find_map(|secrets| {
             let named = request.with_secrets(&secrets, &self.config);
             let (index, matching) = (&self.index, &self.config.matching);
             let select = |state: &mut SessionState| state.session.select_also(index, matching, &lookup_request(&named));
