@@ -90,8 +90,7 @@ impl RealServers {
             return Ok(None);
         }
         let names = servers.iter().map(|server| server.name().to_owned()).collect();
-        let notes = false;
-        let recorder = Arc::new(McpRecorder::of_servers(names, player, notes)?);
+        let recorder = Arc::new(McpRecorder::of_servers(names, player, /* notes */ false)?);
         Ok(Some(Self { servers, recorder, player: Arc::clone(player) }))
     }
 

@@ -184,13 +184,11 @@ impl RecordIndex {
         (self.rules.identify(&self.server, method, &shown), redactor.seen())
     }
 
-    /// A value without its secrets.
     pub(crate) fn without_secrets(&self, mut value: Value) -> Value {
         Redactor::new(&self.secrets).json(&mut value);
         value
     }
 
-    /// Texts without their secrets.
     pub(crate) fn texts_without_secrets(&self, texts: impl Iterator<Item = String>) -> Vec<String> {
         let mut redactor = Redactor::new(&self.secrets);
         let shown = texts.map(|text| {

@@ -22,7 +22,7 @@ use crate::{
         decide::{cross, fixtures::tried::Fixtures},
         mcp,
         record::recorder::{CassetteRecorder, route_of},
-        report::groups::RecordGroups,
+        report::RecordGroups,
         secrets::{self, Leak, SearchedConversation, around},
     },
     values::ValuePlans,
@@ -65,7 +65,6 @@ fn listed(found: &[String]) -> String {
     found.iter().take(20).map(String::as_str).collect::<Vec<_>>().join("\n  ")
 }
 
-/// A record's identity and secrets.
 struct SearchedRecord {
     identity: Identity,
     /// As it is compared with requests of other families.
@@ -73,7 +72,6 @@ struct SearchedRecord {
     secrets: Vec<Leak>,
 }
 
-/// Everything that can be played.
 struct PlayableRecords {
     index: CassetteIndex,
     /// The same records as chats for other families, where those are answered.

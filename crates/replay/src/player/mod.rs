@@ -20,7 +20,6 @@ mod incoming;
 mod index;
 mod mcp;
 mod miss;
-mod outcome;
 mod receive;
 mod record;
 mod report;
@@ -57,7 +56,7 @@ pub use crate::player::{
         to_trace,
     },
     decide::{
-        ReceivedRequest,
+        ConcernsRecord, Decided, Decision, ReceivedRequest, ReplacedRecords, Unanswered,
         fixtures::{
             rules::AnswerRules,
             semantic_reply::{OnReply, SemanticReplies, SemanticReply, why_unanswerable},
@@ -70,7 +69,6 @@ pub use crate::player::{
         completion::{Completed, CompletedBody, Completions},
     },
     index::CassettePlayerError,
-    outcome::{ConcernsRecord, Decided, Decision, ReplacedRecords, Unanswered},
     record::{
         record_report::RecordReport,
         recorder::{PendingExchange, RecordPlace},
@@ -88,7 +86,7 @@ use crate::{
         mcp::HandOvers,
         miss::Pages,
         record::{compare::Comparisons, recorder::CassetteRecorder},
-        report::{Earlier, RecordUse, groups::RecordGroups},
+        report::{Earlier, RecordGroups, RecordUse},
     },
     values::{EarlierValues, ValuePlans},
 };

@@ -63,8 +63,7 @@ impl McpServers {
         let names: Vec<String> = names.cloned().collect();
         // Sessions may record where the tap itself does not.
         let player = player.filter(|_| !names.is_empty());
-        let notes = true;
-        let start = |player| McpRecorder::of_servers(names, player, notes);
+        let start = |player| McpRecorder::of_servers(names, player, /* notes */ true);
         let recorder = player.map(start).transpose()?.map(Arc::new);
         let called: Vec<_> = servers.into_iter().map(|server| NamedUpstream::new(server, reach)).collect();
         let spawned =

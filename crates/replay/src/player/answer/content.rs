@@ -14,7 +14,7 @@ use crate::{
             generated::{Counter, on_the_wire, usage_of},
         },
         incoming::{IncomingRequest, wants_usage},
-        record::assemble,
+        record::{assemble, recorder::route_of},
     },
 };
 use api::{
@@ -31,7 +31,6 @@ use recording::{
 
 pub(crate) const EVENTS: &str = "text/event-stream; charset=utf-8";
 
-/// The content of a response, with its type.
 pub(crate) struct ContentReply {
     pub(crate) content: RecordedContent,
     pub(crate) content_type: &'static str,
@@ -155,8 +154,7 @@ fn as_asked(
 #[must_use]
 pub fn other_form(path: &str, body: &[u8], response: &Response, end: Duration) -> Option<RecordedContent> {
     let request = SharedBody::from(serde_json::from_slice::<Value>(&json_as_utf8(body)).ok()?);
-    let path = path.split('?').next().unwrap_or_default();
-    let endpoint = Endpoint::of_path(path);
+    let endpoint = Endpoint::of_path(route_of(path));
     let answer = assemble::answer(endpoint, &response.content)?;
     let answer = Counter::default().filled_answer(endpoint, answer, &request);
     if matches!(response.content, ResponseContent::Events(_)) {

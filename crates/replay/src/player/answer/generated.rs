@@ -164,7 +164,6 @@ impl Generated {
         }
     }
 
-    /// Token ids of its prompts and choices.
     fn engine_input(&self, texts: Vec<String>, incoming: &IncomingRequest, counter: &Counter) -> Option<EngineInput> {
         let body = incoming.body.value();
         counter.engine_input(&EngineExchange {

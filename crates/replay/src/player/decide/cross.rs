@@ -31,9 +31,9 @@ use api::{
 use base::one_line::clipped;
 use net::wire::EventBuffer;
 use recording::{
-    canonical::{CanonicalRules, FieldPath, RequestParts, SharedBody},
+    canonical::{CanonicalRules, FieldPath, Identity, RequestParts, SharedBody},
     cassette::{AnswerContent, CassetteRecord},
-    redaction::Redactor,
+    redaction::{Redactor, SeenSecrets},
 };
 
 /// Fields that do not count across families.
@@ -117,10 +117,7 @@ fn request_as(
     let mut parts = incoming.parts.clone();
     parts.uri = Uri::from_static(CHAT);
     let body = SharedBody::from(Value::Object(chat));
-    let mut redactor = Redactor::new(&config.secrets);
-    let (shown, _) = secrets::shown_body(&mut redactor, &body, None);
-    let identity =
-        rules.identify(&RequestParts { method: "POST", path: CHAT, headers: &incoming.counted, body: &shown });
+    let (identity, shown, seen) = identified(&body, incoming, config, rules);
     IncomingRequest {
         identity,
         parts,
@@ -128,12 +125,25 @@ fn request_as(
         body,
         raw: None,
         shown,
-        seen: redactor.seen(),
+        seen,
         counted: incoming.counted.clone(),
         session: incoming.session.clone(),
         at: incoming.at,
         delivered: None,
     }
+}
+
+/// The identity of a chat in the place of a request, its body without its secrets, and these.
+pub(crate) fn identified(
+    body: &SharedBody,
+    incoming: &IncomingRequest,
+    config: &PlayerConfig,
+    rules: &CanonicalRules,
+) -> (Identity, SharedBody, SeenSecrets) {
+    let mut redactor = Redactor::new(&config.secrets);
+    let (shown, _) = secrets::shown_body(&mut redactor, body, None);
+    let call = RequestParts { method: "POST", path: CHAT, headers: &incoming.counted, body: &shown };
+    (rules.identify(&call), shown, redactor.seen())
 }
 
 impl ChatFamily {

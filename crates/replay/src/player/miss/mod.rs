@@ -123,7 +123,6 @@ impl PlayerMiss {
         if is_brief { self.log.lines().next().unwrap_or_default() } else { &self.log }
     }
 
-    /// Returns the JSON body.
     pub(super) fn body(&self) -> Value {
         self.envelope(self.param.as_deref(), &self.message, Some(&self.detail))
     }
