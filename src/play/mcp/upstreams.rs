@@ -23,7 +23,7 @@ use crate::{
     net::upstream::{BodyObserver, NamedEndpoint, NamedUpstream, Observed, OutgoingBody, UpstreamError, remove},
     recording::cassette::CassetteError,
     replay::mcp::{McpForward, SessionKey},
-    replay::mcp_traffic::{ExchangeEnd, ExchangeObserver, JournalNotes, McpRecorded, McpRecorder, SESSION},
+    replay::mcp_traffic::{ExchangeEnd, ExchangeObserver, McpRecorded, McpRecorder, SESSION},
     replay::player::{CassettePlayer, RecordPlace, StartedServer},
 };
 
@@ -90,7 +90,7 @@ impl RealServers {
             return Ok(None);
         }
         let names = servers.iter().map(|server| server.name().to_owned()).collect();
-        let recorder = Arc::new(McpRecorder::of_servers(names, player, JournalNotes::Elsewhere)?);
+        let recorder = Arc::new(McpRecorder::of_servers(names, player, /* notes */ false)?);
         Ok(Some(Self { servers, recorder, player: Arc::clone(player) }))
     }
 

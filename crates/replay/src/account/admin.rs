@@ -214,7 +214,7 @@ async fn end(Path(name): Path<String>, AdminRequest { ledger, recorded, .. }: Ad
 async fn unknown(_: AdminRequest) -> AdminResponse {
     error(
         StatusCode::NOT_FOUND,
-        "no such question: report, verify, unconsumed, misses, requests, records, sessions, reset, clock",
+        "no such page: report, verify, unconsumed, misses, requests, records, sessions, reset, clock",
     )
 }
 

@@ -43,19 +43,15 @@ base::named! {
 
 /// A text that names no concern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is none of miss, no_cassette, unconsumed, unconsumed=all, exhausted, loose, drift, text, blocked, placeholder"
-)]
+#[error("`{0}` is none of {names}", names = Concern::ALL.map(Concern::name).join(", "))]
 pub struct UnknownConcern(String);
 
 impl FromStr for Concern {
     type Err = UnknownConcern;
 
     fn from_str(text: &str) -> Result<Self, UnknownConcern> {
-        Self::ALL
-            .into_iter()
-            .find(|concern| concern.name() == text.trim())
-            .ok_or_else(|| UnknownConcern(text.to_owned()))
+        let named = Self::ALL.into_iter().find(|concern| concern.name() == text.trim());
+        named.ok_or_else(|| UnknownConcern(text.to_owned()))
     }
 }
 

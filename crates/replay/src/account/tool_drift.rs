@@ -29,7 +29,6 @@ struct ToolChanges {
 }
 
 impl ToolDrift {
-    /// Returns true if no tool has changed.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

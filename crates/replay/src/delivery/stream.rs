@@ -70,7 +70,8 @@ where
     A: Deliverable + Send + 'static,
     G: Gate + 'static,
 {
-    let delivery = StreamDelivery::new(response, zero, wait, keep_alive);
+    let ready = EventBuffer::default();
+    let delivery = Box::new(StreamDelivery { response, zero, wait, keep_alive, ready, latest: zero, sent: false });
     // Shaped here and not by a stream around this one: each event would pass through that too.
     stream::unfold((delivery, shape), async |(mut delivery, shape)| {
         if let Some(event) = delivery.next().await {
@@ -81,7 +82,6 @@ where
     })
 }
 
-/// A response that is being delivered.
 struct StreamDelivery<A, G> {
     response: A,
     zero: Instant,
@@ -95,10 +95,6 @@ struct StreamDelivery<A, G> {
 }
 
 impl<A: Deliverable + Send, G: Gate> StreamDelivery<A, G> {
-    fn new(response: A, zero: Instant, wait: Wait<G>, keep_alive: Option<Duration>) -> Box<Self> {
-        Box::new(Self { response, zero, wait, keep_alive, ready: EventBuffer::default(), latest: zero, sent: false })
-    }
-
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(event) = self.ready.next() {

@@ -28,6 +28,9 @@ use std::{
 const ONCE: u64 = 1 << 32;
 /// More than any leaf.
 const NONE: u64 = u64::MAX;
+/// Bounds of [`Consumption::take_least`]: only records that were not served yet, and all of them.
+pub(super) const FRESH: u64 = ONCE;
+pub(super) const ANY: u64 = NONE;
 
 /// The leaf of each record: the same for every session.
 #[derive(Debug, Clone)]
@@ -61,15 +64,6 @@ pub struct Consumption {
     least: Box<[AtomicU64]>,
     places: LeafPlaces,
     consumed: AtomicUsize,
-}
-
-/// Records that may be taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CandidateScope {
-    /// Those that were not served yet.
-    Fresh,
-    /// All of them.
-    Any,
 }
 
 impl Consumption {
@@ -110,11 +104,11 @@ impl Consumption {
         self.taken(leaf, before)
     }
 
-    /// Takes the first in replay order of the least served records at `positions`.
-    pub(super) fn take_least(&self, positions: &Range<usize>, wanted: CandidateScope) -> Option<u32> {
+    /// Takes the first in replay order of the least served records at `positions`, if its leaf is below a bound.
+    pub(super) fn take_least(&self, positions: &Range<usize>, below: u64) -> Option<u32> {
         loop {
             let least = self.least_of(positions);
-            if least == NONE || (wanted == CandidateScope::Fresh && least >= ONCE) {
+            if least >= below {
                 return None;
             }
             #[allow(clippy::cast_possible_truncation)] // the upper half is its count
@@ -191,13 +185,12 @@ mod tests {
             for start in 0..leaves {
                 let consumption = Consumption::new(&places);
                 let range = start..leaves;
-                let taken: Vec<u32> =
-                    std::iter::from_fn(|| consumption.take_least(&range, CandidateScope::Fresh)).collect();
+                let taken: Vec<u32> = std::iter::from_fn(|| consumption.take_least(&range, FRESH)).collect();
                 let mut expected = order[start..].to_vec();
                 expected.sort_unstable();
                 assert_eq!(taken, expected);
                 assert_eq!(consumption.consumed(), expected.len());
-                let round = |_| consumption.take_least(&range, CandidateScope::Any).unwrap();
+                let round = |_| consumption.take_least(&range, ANY).unwrap();
                 assert_eq!((0..expected.len()).map(round).collect::<Vec<u32>>(), expected, "a second round");
                 assert_eq!(consumption.times(expected[0] as usize), 2);
             }

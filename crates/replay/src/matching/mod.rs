@@ -25,7 +25,7 @@ mod trie;
 use std::ops::Range;
 
 pub use consumption::Consumption;
-use consumption::{CandidateScope, LeafPlaces};
+use consumption::{ANY, FRESH, LeafPlaces};
 pub use continuation::BegunRecord;
 use continuation::PromptEnds;
 use family::Families;
@@ -265,7 +265,7 @@ impl Matcher {
     ) -> Option<(Choices, bool)> {
         let mut choices = Choices::of(query);
         while choices.missing > 0 {
-            let Some(record) = session.take_least(positions, CandidateScope::Fresh) else { break };
+            let Some(record) = session.take_least(positions, FRESH) else { break };
             self.add_family(session, record, &mut choices, |fresh| fresh);
         }
         if !choices.records.is_empty() {
@@ -279,7 +279,7 @@ impl Matcher {
             }
             OnExhausted::Cycle => {
                 while choices.missing > 0 {
-                    let record = session.take_least(positions, CandidateScope::Any)?;
+                    let record = session.take_least(positions, ANY)?;
                     self.add_family(session, record, &mut choices, |_| true);
                 }
             }

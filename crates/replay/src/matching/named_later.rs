@@ -4,21 +4,40 @@
 //!
 //! See docs/decisions/0066-secrets-that-only-the-answer-names.md.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
-use recording::redaction::{Placeholder, SeenSecrets, has_placeholder, placeholders};
+use super::requests::CassetteIndex;
+use recording::{
+    canonical::Identity,
+    redaction::{Placeholder, SeenSecrets, has_placeholder, placeholders},
+};
 
 /// The closest records of a request that are compared with it.
-pub(crate) const MOST: usize = 8;
+const MOST: usize = 8;
 
 /// Longest such secret, in bytes.
 const LONGEST: usize = 512;
 
 pub(crate) type NamedSecret = (Placeholder, String);
 
-/// Returns the texts of a request for which its record has placeholders; `None` where they differ in more, or in nothing. `seen` are
-/// the secrets that the request has placeholders for.
-pub(crate) fn named_by_record(recorded: &Value, live: &Value, seen: &SeenSecrets) -> Option<Vec<NamedSecret>> {
+impl CassetteIndex {
+    /// The secrets that each of the closest records shows to be in a request, of those that differ in nothing else. `seen` are the secrets
+    /// that the request has placeholders for.
+    pub(crate) fn named_later(
+        &self,
+        identity: &Identity,
+        seen: &SeenSecrets,
+    ) -> impl Iterator<Item = Vec<NamedSecret>> {
+        let live = identity.body();
+        let near = self.closest(identity, &HashSet::new(), MOST).into_iter().filter_map(|at| self.identity(at));
+        near.filter_map(move |recorded| named_by_record(&recorded.body(), &live, seen))
+    }
+}
+
+/// Returns the texts of a request for which its record has placeholders; `None` where they differ in more, or in nothing.
+fn named_by_record(recorded: &Value, live: &Value, seen: &SeenSecrets) -> Option<Vec<NamedSecret>> {
     let mut found = Vec::new();
     if !collect(recorded, live, &mut found) || found.is_empty() {
         return None;

@@ -20,23 +20,23 @@ use base::lock::Lock;
 use serde_json::{Value, json};
 
 pub(crate) use self::sessions::account_session;
+use self::{
+    checks::check_modern,
+    parameters::Parameters,
+    reply::{refused, whole},
+    sessions::{McpConnection, Sessions},
+};
 pub use self::{
     checks::{McpHeaders, named_in_headers},
     parameters::PREFIX as PARAMETER,
     reply::{EndpointReply, McpForward, StreamMessage},
     sessions::SessionKey,
 };
-use self::{
-    checks::{check_modern, is_modern},
-    parameters::Parameters,
-    reply::{refused, whole},
-    sessions::{McpConnection, Sessions},
-};
 use super::{
     era::LEGACY,
     message::{INVALID_REQUEST, RpcLine, RpcMessage},
-    policy::{McpPolicy, OnNovel},
     record_index::{IndexedRecord, RecordIndex},
+    session::{McpPolicy, OnNovel},
 };
 use crate::account::{AnswerComparison, DEFAULT_SESSION, JournalEntry};
 use recording::{canonical::McpCall, cassette::CassetteRecord, mcp::McpRecord};
@@ -128,7 +128,7 @@ impl McpEndpoint {
     pub fn post(&self, head: &McpHeaders, body: &[u8], sender: &HttpSender<'_>) -> EndpointAnswer {
         let line = match RpcLine::read(body) {
             Ok(line) => line,
-            Err(malformed) => return refused(400, malformed.code, malformed.why).into(),
+            Err(malformed) => return refused(None, 400, malformed.code, malformed.why).into(),
         };
         let (is_request, id) = (has_request(&line), id_of(&line));
         let (key, begun) = match self.place(head, &line, sender) {
@@ -169,7 +169,7 @@ impl McpEndpoint {
         session: &str,
         stream: u64,
     ) -> Result<(SessionKey, Vec<Value>, Vec<StreamMessage>), EndpointReply> {
-        if head.version.as_deref().is_some_and(is_modern) || !self.has_unsolicited {
+        if head.is_modern() || !self.has_unsolicited {
             return Err(whole(405, None));
         }
         let (key, connection) = self.named(head, session)?;
@@ -181,7 +181,7 @@ impl McpEndpoint {
     /// Methods that are allowed, as a header has them.
     #[must_use]
     pub fn allowed(&self, head: &McpHeaders) -> &'static str {
-        match (head.version.as_deref().is_some_and(is_modern), self.has_unsolicited) {
+        match (head.is_modern(), self.has_unsolicited) {
             (true, _) => "POST",
             (false, true) => "GET, POST, DELETE",
             (false, false) => "POST, DELETE",
@@ -190,7 +190,7 @@ impl McpEndpoint {
 
     /// Answers a DELETE, which ends the session and its streams.
     pub fn end(&self, head: &McpHeaders, session: &str) -> (EndpointReply, Vec<StreamMessage>, Option<SessionKey>) {
-        if head.version.as_deref().is_some_and(is_modern) {
+        if head.is_modern() {
             return (whole(405, None), Vec::new(), None);
         }
         match self.named(head, session) {
@@ -279,7 +279,7 @@ impl McpEndpoint {
         }
         let version = head.version.as_deref();
         if version.is_some_and(|version| !LEGACY.contains(&version)) {
-            return Err(refused(400, INVALID_REQUEST, "MCP-Protocol-Version is not supported"));
+            return Err(refused(None, 400, INVALID_REQUEST, "MCP-Protocol-Version is not supported"));
         }
         if matches!(line, RpcLine::One(RpcMessage::Request { method, .. }) if method == "initialize") {
             let key = SessionKey::Legacy(sender.fresh.to_owned());
@@ -291,7 +291,7 @@ impl McpEndpoint {
 
     fn named(&self, head: &McpHeaders, session: &str) -> Result<(SessionKey, Arc<Lock<McpConnection>>), EndpointReply> {
         let Some(name) = head.session.clone() else {
-            return Err(refused(400, INVALID_REQUEST, "Mcp-Session-Id is missing: begin with initialize"));
+            return Err(refused(None, 400, INVALID_REQUEST, "Mcp-Session-Id is missing: begin with initialize"));
         };
         let key = SessionKey::Legacy(name);
         let found = self.sessions.lock().connection_of(&key, session);
@@ -308,7 +308,7 @@ fn shown((records, at): (&RecordIndex, usize), indexed: &IndexedRecord, index: u
 }
 
 fn no_session() -> EndpointReply {
-    refused(404, INVALID_REQUEST, "there is no such session: start again with initialize")
+    refused(None, 404, INVALID_REQUEST, "there is no such session: start again with initialize")
 }
 
 fn id_of(line: &RpcLine) -> Option<Value> {

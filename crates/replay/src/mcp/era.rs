@@ -125,6 +125,10 @@ fn server_info() -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mcp::{
+        McpSession,
+        tests::{STRICT, first, send, session, session_of, text},
+    };
 
     #[test]
     fn results_have_the_fields_of_their_era() {
@@ -139,5 +143,131 @@ mod tests {
         let recorded = json!({"resultType": "input_required", "ttlMs": 5, "cacheScope": "public", "x": 1});
         assert_eq!(converted(Era::Modern, "tools/list", recorded.clone()), recorded);
         assert_eq!(converted(Era::Legacy, "tools/list", recorded), json!({"x": 1}));
+    }
+
+    /// A request of the modern era.
+    fn modern(id: u64, method: &str, mut params: Value) -> Value {
+        params["_meta"] = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}});
+        json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+    }
+
+    fn playing(text: &str) -> McpSession {
+        session_of(text, STRICT)
+    }
+
+    #[test]
+    fn a_modern_client_is_answered_from_a_legacy_recording() {
+        let mut session = playing(
+            r"vcr: 1
+records:
+- request: POST /mcp/s
+  body: {method: initialize, params: {protocolVersion: 2025-06-18}}
+  answer: {json: {result: {protocolVersion: 2025-06-18, capabilities: {tools: {}}, serverInfo: {name: real}, instructions: Be kind.}}}
+- request: POST /mcp/s
+  body: {method: tools/list}
+  answer: {json: {result: {tools: []}}}
+- request: POST /mcp/s
+  body: {method: tools/call, params: {name: a}}
+  answer: {json: {result: {content: []}}}
+",
+        );
+        let found = &send(&mut session, &modern(1, "server/discover", json!({})))[0]["result"];
+        assert_eq!(
+            (&found["supportedVersions"], &found["capabilities"]),
+            (&json!(["2026-07-28"]), &json!({"tools": {}}))
+        );
+        assert_eq!(
+            (&found["resultType"], &found["ttlMs"], &found["instructions"]),
+            (&json!("complete"), &json!(0), &json!("Be kind."))
+        );
+        assert_eq!(found["_meta"]["io.modelcontextprotocol/serverInfo"]["name"], "real");
+        let listed = &send(&mut session, &modern(2, "tools/list", json!({})))[0]["result"];
+        assert_eq!(listed, &json!({"tools": [], "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}));
+        let called = &send(&mut session, &modern(3, "tools/call", json!({"name": "a"})))[0]["result"];
+        assert_eq!(called, &json!({"content": [], "resultType": "complete"}));
+        let mut unknown = modern(4, "tools/list", json!({}));
+        unknown["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("2099-01-01");
+        let refused = &send(&mut session, &unknown)[0]["error"];
+        assert_eq!(
+            (&refused["code"], &refused["data"]),
+            (&json!(-32022), &json!({"supported": ["2026-07-28"], "requested": "2099-01-01"}))
+        );
+        assert_eq!(session.report().sessions["default"].misses.len(), 0);
+    }
+
+    #[test]
+    fn a_legacy_client_is_answered_from_a_modern_recording() {
+        let mut session = playing(
+            r"vcr: 1
+records:
+- request: POST /mcp/s
+  body: {method: server/discover}
+  answer: {json: {result: {supportedVersions: [2026-07-28], capabilities: {tools: {listChanged: true}}, instructions: Be quick., _meta: {io.modelcontextprotocol/serverInfo: {name: real}}}}}
+- request: POST /mcp/s
+  body: {method: tools/list, params: {_meta: {io.modelcontextprotocol/protocolVersion: 2026-07-28}}}
+  answer: {json: {result: {resultType: complete, ttlMs: 9, cacheScope: public, tools: []}}}
+- request: POST /mcp/s
+  body: {method: tools/call, params: {name: a, _meta: {io.modelcontextprotocol/protocolVersion: 2026-07-28}}}
+  answer: {json: {result: {resultType: input_required, requestState: x}}}
+",
+        );
+        let opened =
+            &send(&mut session, &json!({"id": 0, "method": "initialize", "params": {"protocolVersion": "2025-06-18"}}))
+                [0];
+        let expected = json!({"protocolVersion": "2025-06-18", "capabilities": {"tools": {"listChanged": true}},
+            "serverInfo": {"name": "real"}, "instructions": "Be quick."});
+        assert_eq!(opened["result"], expected);
+        let listed = &send(&mut session, &json!({"id": 1, "method": "tools/list"}))[0]["result"];
+        assert_eq!(listed, &json!({"tools": []}));
+        let refused =
+            &send(&mut session, &json!({"id": 2, "method": "tools/call", "params": {"name": "a"}}))[0]["error"];
+        assert_eq!((&refused["code"], &refused["data"]["vcr"]["reason"]), (&json!(40400), &json!("era")));
+        assert_eq!(
+            send(&mut session, &modern(3, "tools/call", json!({"name": "a"})))[0]["result"]["requestState"],
+            "x"
+        );
+    }
+
+    #[test]
+    fn what_a_server_asks_cannot_be_asked_of_a_modern_client() {
+        let mut session = session(STRICT);
+        let call = modern(1, "tools/call", json!({"name": "search", "arguments": {"q": "a"}}));
+        let refused = &send(&mut session, &call)[0]["error"];
+        assert_eq!((&refused["code"], &refused["data"]["vcr"]["reason"]), (&json!(40400), &json!("era")));
+        assert_eq!(send(&mut session, &modern(2, "server/discover", json!({})))[0]["error"]["code"], -32601);
+        assert_eq!(
+            text(&first(&mut session, &json!(3))[0]),
+            "first",
+            "the record is still there for a client that can be asked"
+        );
+    }
+
+    #[test]
+    fn messages_of_a_subscription_name_the_callers_request() {
+        let mut session = playing(
+            r"vcr: 1
+records:
+- request: POST /mcp/s
+  body: {method: subscriptions/listen, params: {notifications: {toolsListChanged: true}}}
+  aborted: 1
+  answer:
+    events:
+    - data: {method: notifications/subscriptions/acknowledged, params: {_meta: {io.modelcontextprotocol/subscriptionId: 7}}}
+- request: POST /mcp/s
+  body: {method: tools/call, params: {name: a}}
+  answer:
+    events:
+    - data: {result: {content: []}}
+    - data: {method: notifications/tools/list_changed, params: {_meta: {io.modelcontextprotocol/subscriptionId: 7}}}
+",
+        );
+        let mut listen = modern(40, "subscriptions/listen", json!({"notifications": {"toolsListChanged": true}}));
+        listen["id"] = json!("mine");
+        let heard = send(&mut session, &listen);
+        let name = "io.modelcontextprotocol/subscriptionId";
+        assert_eq!((heard.len(), &heard[0]["method"]), (1, &json!("notifications/subscriptions/acknowledged")));
+        assert_eq!(heard[0]["params"]["_meta"][name], "mine");
+        let called = send(&mut session, &modern(2, "tools/call", json!({"name": "a"})));
+        assert_eq!((&called[0]["id"], &called[1]["params"]["_meta"][name]), (&json!(2), &json!("mine")));
     }
 }

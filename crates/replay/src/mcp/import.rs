@@ -6,8 +6,6 @@
 //!
 //! Limits: what is no message (`raw`) and entries of unknown types are left out and counted.
 
-use std::borrow::Cow;
-
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
@@ -82,24 +80,22 @@ struct McpLog<'a> {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct LogHeader<'a> {
+struct LogHeader {
     cassette_version: Option<u64>,
-    #[serde(borrow)]
-    started_at: Option<Cow<'a, str>>,
+    started_at: Option<String>,
 }
 
 /// The header of mcp-cassette; `None` where a line is another object.
-fn header(line: &str) -> Result<Option<LogHeader<'_>>, serde_json::Error> {
-    serde_json::from_str::<LogHeader<'_>>(line).map(|header| header.cassette_version.is_some().then_some(header))
+fn header(line: &str) -> Result<Option<LogHeader>, serde_json::Error> {
+    serde_json::from_str::<LogHeader>(line).map(|header| header.cassette_version.is_some().then_some(header))
 }
 
 #[derive(Deserialize)]
 struct LogEntry<'a> {
-    #[serde(borrow, rename = "type")]
-    kind: Option<Cow<'a, str>>,
+    #[serde(rename = "type")]
+    kind: Option<String>,
     t: Option<f64>,
-    #[serde(borrow)]
-    dir: Option<Cow<'a, str>>,
+    dir: Option<String>,
     #[serde(borrow)]
     frame: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -160,12 +156,9 @@ fn entry<'a>(number: usize, line: &'a str, log: &mut McpLog<'a>) -> Result<(), I
 
 #[derive(Deserialize)]
 struct HistoryEntry<'a> {
-    #[serde(borrow)]
-    timestamp: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    direction: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    origin: Option<Cow<'a, str>>,
+    timestamp: Option<String>,
+    direction: Option<String>,
+    origin: Option<String>,
     #[serde(borrow)]
     message: Option<&'a RawValue>,
     #[serde(borrow)]

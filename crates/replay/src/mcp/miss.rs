@@ -9,8 +9,8 @@ use super::{
     record_index::{IndexedRecord, RecordIndex},
 };
 use crate::miss::{
-    Advice, Comparison, Edit, Explanation, FOR_CLIENTS, FOR_LOG, NAME, RecordLocation, edits, in_shell, only_flags,
-    summary,
+    Advice, Comparison, Edit, Explanation, FOR_CLIENTS, FOR_LOG, NAME, RecordLocation, edits, file_in_shell, in_shell,
+    only_flags, summary,
 };
 use base::one_line::clipped;
 use recording::canonical::{Identity, differences, mcp_summary};
@@ -23,9 +23,6 @@ pub const EXHAUSTED: i64 = 41000;
 
 /// Records that an error lists.
 const MOST: usize = 20;
-
-/// Characters of a path in a command.
-const LONGEST_PATH: usize = 50;
 
 /// Characters of a request in an error.
 const LONGEST: usize = 200;
@@ -185,17 +182,11 @@ impl McpMiss<'_> {
             return command.to_string();
         }
         let file = self.record(0).map(|first| Path::new(&*first.file)).filter(|_| self.file().is_some());
-        let short = |path: &Path| Some(in_shell(&path.to_string_lossy())).filter(|name| name.len() <= LONGEST_PATH);
-        let file = file.and_then(|file| short(file).or_else(|| short(Path::new(file.file_name()?))));
-        let file = file.unwrap_or_else(|| "FILE".to_owned());
+        let (file, server) = (file_in_shell(file), in_shell(self.server));
         if self.over_http {
-            let server = in_shell(self.server);
             format!("vllm-vcr play --cassette {file} --mcp-on-miss record --mcp-upstream {server}=URL")
         } else {
-            format!(
-                "vllm-vcr mcp-tap --mode new-episodes --cassette {file} --name {} -- COMMAND",
-                in_shell(self.server)
-            )
+            format!("vllm-vcr mcp-tap --mode new-episodes --cassette {file} --name {server} -- COMMAND")
         }
     }
 

@@ -14,7 +14,6 @@ mod miss;
 mod observer;
 mod params;
 mod playback;
-mod policy;
 mod record_index;
 mod servers;
 mod session;
@@ -38,9 +37,8 @@ pub use self::{
     miss::{EXHAUSTED, NO_MATCH},
     observer::{FinishedExchange, MessageOrigin, Observer, Sender, Unrecorded},
     params::ParamRules,
-    policy::{McpPolicy, OnNovel, OnUsedUp},
     record_index::{IndexedRecord, McpRecordError, RecordIndex, servers},
     servers::{Servers, is_of_mcp},
-    session::{McpSession, SentMessage, SessionStep, journal_entry},
+    session::{McpPolicy, McpSession, OnNovel, OnUsedUp, SentMessage, SessionStep, journal_entry},
     tool_changes::{ChangeClass, ToolChange, tool_changes},
 };

@@ -57,24 +57,26 @@ impl AddAssign for Unrecorded {
     }
 }
 
-/// Puts the messages of one connection together.
-#[derive(Debug)]
-pub struct Observer {
-    server: String,
-    began: OffsetDateTime,
-    /// In the order of the client's messages.
-    exchanges: VecDeque<McpExchange>,
-    next: u64,
-    /// Requests without an answer and the HTTP exchanges that they came in, by their ids. Clients use ids twice at a time.
-    open: HashMap<Id, VecDeque<(u64, Option<u64>)>>,
-    /// Requests of the server without a reply: the exchange, and the event there.
-    asks: HashMap<Id, (u64, usize)>,
-    /// The message of the client that ended last.
-    last: Option<u64>,
-    waiting: usize,
-    unrecorded: Unrecorded,
-    /// Exchanges are given in the order of their requests.
-    is_ordered: bool,
+base::with_defaults! {
+    /// Puts the messages of one connection together.
+    #[derive(Debug)]
+    pub struct Observer {
+        server: String,
+        began: OffsetDateTime = OffsetDateTime::UNIX_EPOCH,
+        /// In the order of the client's messages.
+        exchanges: VecDeque<McpExchange>,
+        next: u64,
+        /// Requests without an answer and the HTTP exchanges that they came in, by their ids. Clients use ids twice at a time.
+        open: HashMap<Id, VecDeque<(u64, Option<u64>)>>,
+        /// Requests of the server without a reply: the exchange, and the event there.
+        asks: HashMap<Id, (u64, usize)>,
+        /// The message of the client that ended last.
+        last: Option<u64>,
+        waiting: usize,
+        unrecorded: Unrecorded,
+        /// Exchanges are given in the order of their requests, and not as soon as each has ended.
+        pub(crate) is_ordered: bool = true,
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -102,23 +104,7 @@ impl McpExchange {
 impl Observer {
     /// An observer of a connection to this server that began now.
     pub(crate) fn new(server: &str, began: OffsetDateTime) -> Self {
-        Self {
-            server: server.to_owned(),
-            began,
-            exchanges: VecDeque::new(),
-            next: 0,
-            open: HashMap::new(),
-            asks: HashMap::new(),
-            last: None,
-            waiting: 0,
-            unrecorded: Unrecorded::default(),
-            is_ordered: true,
-        }
-    }
-
-    /// The same, which gives each exchange as soon as it has ended, whatever came before it.
-    pub(crate) fn unordered(self) -> Self {
-        Self { is_ordered: false, ..self }
+        Self { server: server.to_owned(), began, ..Self::default() }
     }
 
     /// Takes a line; returns how many messages of a client with records of their own it held.

@@ -1,16 +1,13 @@
 //! The records of one server, found by method and canonical parameters.
 
-use std::{collections::HashSet, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
 use serde_json::{Value, json};
 
 use super::params::{ParamRules, is_by_method};
 use crate::{
     account::UnusedRecord,
-    matching::{
-        named_later::{MOST, NamedSecret, named_by_record},
-        requests::CassetteIndex,
-    },
+    matching::{named_later::NamedSecret, requests::CassetteIndex},
     values::{RecordKey, ValuePlans},
 };
 use recording::{
@@ -167,14 +164,10 @@ impl RecordIndex {
         if !self.has_placeholders || !self.of_key(identity.key).is_empty() {
             return (identity, seen);
         }
-        let body = identity.body();
-        let near = self.requests.closest(&identity, &HashSet::new(), MOST);
-        let recorded = near.into_iter().filter_map(|at| self.requests.identity(at));
-        let named =
-            recorded.filter_map(|recorded| named_by_record(&recorded.body(), &body, &seen)).find_map(|secrets| {
-                let named = self.identify_knowing(&secrets, method, params);
-                (!self.of_key(named.0.key).is_empty()).then_some(named)
-            });
+        let named = self.requests.named_later(&identity, &seen).find_map(|secrets| {
+            let named = self.identify_knowing(&secrets, method, params);
+            (!self.of_key(named.0.key).is_empty()).then_some(named)
+        });
         named.unwrap_or((identity, seen))
     }
 
@@ -191,13 +184,11 @@ impl RecordIndex {
         (self.rules.identify(&self.server, method, &shown), redactor.seen())
     }
 
-    /// A value without its secrets.
     pub(crate) fn without_secrets(&self, mut value: Value) -> Value {
         Redactor::new(&self.secrets).json(&mut value);
         value
     }
 
-    /// Texts without their secrets.
     pub(crate) fn texts_without_secrets(&self, texts: impl Iterator<Item = String>) -> Vec<String> {
         let mut redactor = Redactor::new(&self.secrets);
         let shown = texts.map(|text| {
@@ -220,6 +211,12 @@ impl RecordIndex {
 
     pub(crate) fn first_of(&self, method: &str) -> Option<&IndexedRecord> {
         self.records.iter().find(|indexed| indexed.record.method == method)
+    }
+
+    /// The tools of all lists that were recorded, in order.
+    pub(super) fn tools(&self) -> impl Iterator<Item = &Value> {
+        let lists = self.records.iter().filter(|indexed| indexed.record.method == "tools/list");
+        lists.filter_map(|indexed| indexed.record.answer()?.get("result")?.get("tools")?.as_array()).flatten()
     }
 
     /// How many sessions were recorded, as their `initialize` shows; at least one.

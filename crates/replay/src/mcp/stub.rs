@@ -15,7 +15,6 @@ use engine::{
     guided::{DrawLimits, Guide, TextEnd},
     synthetic::SyntheticKey,
 };
-use recording::mcp::McpEvent;
 use text::prompt::{SkipSpecial, Tokenizer, TokenizerParts};
 
 /// Longest time to draw structured content.
@@ -50,12 +49,7 @@ pub(super) fn result(index: &RecordIndex, tool: &str, call: &str) -> Value {
 
 /// The schema of a tool's structured content, as it was recorded first.
 fn output_schema<'t>(index: &'t RecordIndex, tool: &str) -> Option<&'t Value> {
-    let lists = index.records().iter().filter(|indexed| indexed.record.method == "tools/list");
-    let answers = lists.flat_map(|indexed| &indexed.record.events).filter_map(|event| match event {
-        McpEvent::Answer(answer) => answer.get("result")?.get("tools")?.as_array(),
-        McpEvent::Notify { .. } | McpEvent::Ask { .. } => None,
-    });
-    let mut listed = answers.flatten().filter(|listed| listed.get("name").and_then(Value::as_str) == Some(tool));
+    let mut listed = index.tools().filter(|listed| listed.get("name").and_then(Value::as_str) == Some(tool));
     listed.find_map(|listed| listed.get("outputSchema").filter(|schema| schema.is_object()))
 }
 

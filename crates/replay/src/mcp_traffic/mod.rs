@@ -34,7 +34,7 @@ pub use self::{
 };
 use self::{
     sink::{McpSink, RecordSink},
-    source::BodyForm,
+    source::{BodyForm, Of, StreamKey},
 };
 use crate::{
     mcp::{Sender, Unrecorded},
@@ -79,15 +79,6 @@ impl McpRecorded {
     }
 }
 
-/// Component that notes recorded messages in the journal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JournalNotes {
-    /// The recorder.
-    Here,
-    /// What forwards them.
-    Elsewhere,
-}
-
 /// The recorder of what clients and MCP servers exchange.
 #[derive(Debug)]
 pub struct McpRecorder {
@@ -129,8 +120,7 @@ enum TrafficStep {
     Line(Box<ProcessLine>),
     /// A process has ended; that is what this side did. Without one it never ran, and its client has an error.
     Closed {
-        account: Box<str>,
-        process: u64,
+        key: StreamKey,
         by: Option<Sender>,
     },
     /// This session of the account ends: what was recorded for it is handed over, and then the sender is dropped.
@@ -140,10 +130,9 @@ enum TrafficStep {
 /// A line that passed between a session and its process.
 #[derive(Debug)]
 struct ProcessLine {
-    account: Box<str>,
+    key: StreamKey,
     /// The server's place among all.
     server: usize,
-    process: u64,
     sender: Sender,
     line: Bytes,
     place: Option<RecordPlace>,
@@ -175,15 +164,12 @@ pub enum ExchangeEnd {
 }
 
 impl McpRecorder {
-    /// Starts to record exchanges with these servers in the cassette of a player, or to compare them.
+    /// Starts to record exchanges with these servers in the cassette of a player, or to compare them; with `notes` it notes recorded
+    /// messages in the journal, which what forwards them may do itself.
     ///
     /// # Errors
     /// When its thread cannot be started.
-    pub fn of_servers(
-        servers: Vec<String>,
-        player: &Arc<CassettePlayer>,
-        notes: JournalNotes,
-    ) -> Result<Self, CassetteError> {
+    pub fn of_servers(servers: Vec<String>, player: &Arc<CassettePlayer>, notes: bool) -> Result<Self, CassetteError> {
         let records = RecordSink::Player { player: Arc::clone(player), notes };
         let started = Self::start(servers, records, Some(Arc::clone(player)))
             .map_err(|source| CassetteError::Io { path: "mcp".into(), source })?;
@@ -264,11 +250,8 @@ impl McpRecorder {
 
     /// Begins to copy the lines of a process of a server, for a session of the account; `None` where nothing of it is recorded.
     pub fn process(self: &Arc<Self>, (account, server): (&str, usize)) -> Option<ProcessObserver> {
-        let observer = || {
-            let (recorder, process) = (Arc::clone(self), self.next.fetch_add(1, Relaxed));
-            ProcessObserver { recorder, account: account.into(), server, process }
-        };
-        self.observes(account).then(observer)
+        let key = || StreamKey { account: account.into(), of: Of::Process(self.next.fetch_add(1, Relaxed)) };
+        self.observes(account).then(|| ProcessObserver { recorder: Arc::clone(self), key: key(), server })
     }
 
     /// Ends the recording; blocks until everything was handed over. `None` where answers are compared and not recorded, or nothing came.

@@ -5,7 +5,10 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 
-use super::{ExchangeEnd, McpRecorder, ProcessLine, TrafficStep, session_of, source::BodyForm};
+use super::{
+    ExchangeEnd, McpRecorder, ProcessLine, TrafficStep, session_of,
+    source::{BodyForm, StreamKey},
+};
 use crate::mcp::Sender;
 use net::{
     server::{BodyError, media_type},
@@ -16,29 +19,32 @@ use net::{
 #[derive(Debug)]
 pub struct ProcessObserver {
     pub(super) recorder: Arc<McpRecorder>,
-    pub(super) account: Box<str>,
+    pub(super) key: StreamKey,
     pub(super) server: usize,
-    pub(super) process: u64,
 }
 
 impl ProcessObserver {
     /// Takes a line before it goes on.
     pub fn line(&self, sender: Sender, line: &[u8]) {
-        let Self { recorder, account, server, process } = self;
-        let place = if sender == Sender::Client { recorder.place(account) } else { None };
-        let (account, line) = (account.clone(), Bytes::copy_from_slice(line));
-        let line = ProcessLine { account, server: *server, process: *process, sender, line, place };
-        self.submit(recorder.next.fetch_add(1, Relaxed), TrafficStep::Line(Box::new(line)));
+        let Self { recorder, key, server } = self;
+        let place = if sender == Sender::Client { recorder.place(&key.account) } else { None };
+        let line = Bytes::copy_from_slice(line);
+        self.submit(TrafficStep::Line(Box::new(ProcessLine {
+            key: key.clone(),
+            server: *server,
+            sender,
+            line,
+            place,
+        })));
     }
 
     /// Takes the end of the process, which is what this side did; of one that never ran, whose lines are not recorded, no side.
     pub fn end(&self, by: Option<Sender>) {
-        let (account, process) = (self.account.clone(), self.process);
-        self.submit(process, TrafficStep::Closed { account, process, by });
+        self.submit(TrafficStep::Closed { key: self.key.clone(), by });
     }
 
-    fn submit(&self, number: u64, step: TrafficStep) {
-        if !self.recorder.submit(number, step) {
+    fn submit(&self, step: TrafficStep) {
+        if !self.recorder.submit(self.recorder.next.fetch_add(1, Relaxed), step) {
             self.recorder.gaps.fetch_add(1, Relaxed);
         }
     }

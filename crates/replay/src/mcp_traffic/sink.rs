@@ -18,7 +18,7 @@ use time::OffsetDateTime;
 use tokio::time::Instant;
 
 use super::{
-    ClientRequest, ExchangeEnd, ExchangeStep, JournalNotes, McpRecorded, OpenedCassette, ProcessLine, TrafficStep,
+    ClientRequest, ExchangeEnd, ExchangeStep, McpRecorded, OpenedCassette, ProcessLine, TrafficStep,
     source::{BodyForm, Fate, MessageSource, Of, StreamKey},
 };
 use crate::{
@@ -44,7 +44,8 @@ pub(super) enum RecordSink {
     /// The recorder or the comparison of a player.
     Player {
         player: Arc<CassettePlayer>,
-        notes: JournalNotes,
+        /// Whether recorded messages are noted in its journal.
+        notes: bool,
     },
     File(Box<OpenedCassette>),
 }
@@ -106,13 +107,8 @@ impl McpSink {
             }
             TrafficStep::Ended(end) => self.ended(number, at, end),
             TrafficStep::Line(line) => self.process_line(number, at, *line),
-            TrafficStep::Closed { account, process, by } => {
-                let key = StreamKey { account, of: Of::Process(process) };
-                match by {
-                    Some(by) => self.close(&key, by),
-                    None => self.abandon(&key),
-                }
-            }
+            TrafficStep::Closed { key, by: Some(by) } => self.close(&key, by),
+            TrafficStep::Closed { key, by: None } => self.abandon(&key),
             TrafficStep::AccountEnded(account, _done) => {
                 let keys: Vec<StreamKey> = self.sessions.keys().filter(|key| key.account == account).cloned().collect();
                 keys.iter().for_each(|key| self.close(key, Sender::Client));
@@ -210,8 +206,7 @@ impl McpSink {
     }
 
     fn process_line(&mut self, number: u64, at: f64, passed: ProcessLine) {
-        let ProcessLine { account, server, process, sender, line, place } = passed;
-        let key = StreamKey { account, of: Of::Process(process) };
+        let ProcessLine { key, server, sender, line, place } = passed;
         let http_exchange = (sender == Sender::Client).then_some(number);
         let begun =
             self.session(key.clone(), server, at).observer.line(MessageOrigin { sender, http_exchange, at }, &line);
@@ -230,10 +225,9 @@ impl McpSink {
         }
         let name = self.servers.get(server).map(String::as_str).unwrap_or_default();
         let new = || {
-            let observer = Observer::new(name, self.began.0);
+            let mut observer = Observer::new(name, self.began.0);
             // The player's recorder puts records in order, by their places.
-            let is_placed = matches!(self.records, RecordSink::Player { .. });
-            let observer = if is_placed { observer.unordered() } else { observer };
+            observer.is_ordered = matches!(self.records, RecordSink::File(_));
             ObservedSession { observer, used_at: at, left: None }
         };
         let session = self.sessions.entry(key).or_insert_with(new);
@@ -270,7 +264,7 @@ impl McpSink {
                 return player.compare_mcp(&key.name(), exchange);
             }
             RecordSink::Player { player, notes } => {
-                if *notes == JournalNotes::Here {
+                if *notes {
                     player.note_recorded_mcp(&exchange);
                 }
                 let place = reserved.or_else(|| player.place_in(&key.account));

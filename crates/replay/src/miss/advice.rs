@@ -1,6 +1,6 @@
 //! What helps against a miss: each cause of a difference has its own remedy.
 
-use std::ops::Range;
+use std::{ops::Range, path::Path};
 
 use super::{
     comparison::Comparison,
@@ -97,6 +97,13 @@ impl Advice {
 pub(crate) fn only_flags(edits: &[Edit<'_>]) -> bool {
     let is_by_flag = |edit: &Edit<'_>| matches!(edit.cause, Cause::Volatile(_) | Cause::OneSided | Cause::Query);
     !edits.is_empty() && edits.iter().all(is_by_flag)
+}
+
+/// The path of a cassette in a command, without its folders where it is long; `FILE` where it is not known.
+pub(crate) fn file_in_shell(path: Option<&Path>) -> String {
+    let short = |path: &Path| Some(in_shell(&path.to_string_lossy())).filter(|name| name.len() <= LONGEST / 4);
+    let name = path.and_then(|path| short(path).or_else(|| short(Path::new(path.file_name()?))));
+    name.unwrap_or_else(|| "FILE".to_owned())
 }
 
 pub(crate) fn in_shell(word: &str) -> String {

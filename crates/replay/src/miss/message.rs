@@ -142,7 +142,9 @@ fn closest(lines: &mut BoundedLines, found: &Comparison, edits: &[Edit<'_>], mos
     let counts: Vec<String> = found.counts.iter().filter(is_new).map(|counts| format!("  - {counts}")).collect();
     lines.extend(counts);
     let shown = match most {
-        FOR_LOG => edits.iter().take_while(|edit| lines.add_before_end([edit_line(edit, 200), differs(edit)])).count(),
+        FOR_LOG => {
+            edits.iter().take_while(|edit| lines.add_before_end([edit_line(edit, (NAME, 200)), differs(edit)])).count()
+        }
         _ => brief_lines(lines, edits),
     };
     if total > shown {
@@ -195,12 +197,14 @@ pub(crate) fn one(edit: &Edit<'_>) -> String {
     }
 }
 
-fn edit_line(edit: &Edit<'_>, width: usize) -> String {
-    let place = clipped_place(edit.place(), NAME);
+/// An edit with so many characters of its place and of each value.
+fn edit_line(edit: &Edit<'_>, (place, width): (usize, usize)) -> String {
+    let place = clipped_place(edit.place(), place);
     let (recorded, received) = edit.values(width);
     match (edit.difference.operation, edit.at()) {
         (Operation::Add, _) => format!("  - {place}: not recorded, received {received}"),
         (Operation::Remove, _) => format!("  - {place}: recorded {recorded}, not received"),
+        (Operation::Replace, _) if width == BRIEF => format!("  - {place}: {received} instead of {recorded}"),
         (Operation::Replace, Some(at)) => {
             format!("  - {place}: recorded {recorded} received {received} (first difference at char {at})")
         }
@@ -213,8 +217,8 @@ fn brief_lines(lines: &mut BoundedLines, edits: &[Edit<'_>]) -> usize {
     let mut shown = 0;
     for run in runs(edits) {
         let both = match run {
-            [edit] if edits.len() == 1 => [edit_line(edit, 60), differs(edit)],
-            [edit] => [brief_line(edit), differs(edit)],
+            [edit] if edits.len() == 1 => [edit_line(edit, (NAME, 60)), differs(edit)],
+            [edit] => [edit_line(edit, (SHORT, BRIEF)), differs(edit)],
             run => turn_lines(run).unwrap_or_default(),
         };
         if !lines.add_before_end(both) {
@@ -223,17 +227,6 @@ fn brief_lines(lines: &mut BoundedLines, edits: &[Edit<'_>]) -> usize {
         shown += run.len();
     }
     shown
-}
-
-/// An edit beside several others.
-fn brief_line(edit: &Edit<'_>) -> String {
-    let place = clipped_place(edit.place(), SHORT);
-    let (recorded, received) = edit.values(BRIEF);
-    match edit.difference.operation {
-        Operation::Add => format!("  - {place}: not recorded, received {received}"),
-        Operation::Remove => format!("  - {place}: recorded {recorded}, not received"),
-        Operation::Replace => format!("  - {place}: {received} instead of {recorded}"),
-    }
 }
 
 /// An edit without its values.

@@ -7,7 +7,7 @@ mod edit;
 mod message;
 
 pub(crate) use self::{
-    advice::{Advice, in_shell, only_flags},
+    advice::{Advice, file_in_shell, in_shell, only_flags},
     comparison::{Comparison, RecordLocation},
     edit::{Edit, edits, named},
     message::{Explanation, FOR_CLIENTS, FOR_LOG, NAME, SHORT, one, summary},

@@ -4,19 +4,18 @@ mod chosen;
 mod continuation;
 pub(crate) mod cross;
 pub(crate) mod fixtures;
-pub(crate) mod later_names;
 pub(crate) mod match_command;
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use http::StatusCode;
+use http::{Request, Response, StatusCode};
 use tokio::task::spawn_blocking;
 
 use crate::{
-    account::http::plain,
+    account::http::{plain, put},
     matching::requests::{Again, FoundRecord, Lookup, LookupRequest},
     player::{
-        CassettePlayer, Decided, Decision, ModeExceptions, ReplacedRecords, SemanticReplies, SessionState,
+        CassettePlayer, Forward, ModeExceptions, SemanticReplies, SessionState,
         answer::{
             content,
             fresh_ids::Renaming,
@@ -29,10 +28,59 @@ use crate::{
     },
 };
 use api::Endpoint;
+use net::server::{RequestBody, ResponseBody};
 use recording::cassette::{CassetteRecord, Moment};
 
 /// Largest recorded stream whose response is made where its request is, in bytes; others are made on a thread of their own.
 const INLINE: usize = 64 * 1024;
+
+/// Mark in the extensions of a request that no endpoint behind the player serves; without a record it is a miss.
+#[derive(Debug, Clone, Copy)]
+pub struct Unanswered;
+
+/// Called with the name of the record that answers a request, `None` for none; true where something of the server around the player concerns it.
+pub type ConcernsRecord = Arc<dyn Fn(Option<&str>) -> bool + Send + Sync>;
+
+/// In the extensions of a request: the server around the player answers in the place of these records. They are not consumed, and the
+/// response is empty but for `x-vcr-record`.
+#[derive(Clone)]
+pub struct ReplacedRecords(pub ConcernsRecord);
+
+impl ReplacedRecords {
+    pub(crate) fn response(incoming: &IncomingRequest, name: &str) -> Option<Response<ResponseBody>> {
+        let Self(is_replaced) = incoming.parts.extensions.get()?;
+        if !is_replaced(Some(name)) {
+            return None;
+        }
+        let mut response = plain(StatusCode::OK, "");
+        put(response.headers_mut(), "x-vcr-record", name);
+        Some(response)
+    }
+}
+
+/// Decision for a request.
+#[derive(Debug)]
+pub enum Decision {
+    /// It is answered.
+    Answer(Response<ResponseBody>),
+    /// A record answers it, at its deadlines.
+    Replay(Box<ReplayedResponse>),
+    /// The server around the player answers it.
+    Pass(Request<RequestBody>),
+    /// It goes upstream.
+    Forward(Box<Forward>),
+}
+
+/// A decision, with the player of the request's session.
+#[derive(Debug)]
+pub struct Decided {
+    /// Outcome of the request.
+    pub decision: Decision,
+    /// The session, where the request takes part in it.
+    pub session: Option<String>,
+    /// The player of that session's cassette.
+    pub cassette_player: Arc<CassettePlayer>,
+}
 
 /// A request that was read, before its record is looked for.
 #[derive(Debug)]
@@ -95,7 +143,7 @@ impl CassettePlayer {
         match self.leaves(&request) {
             Forwarding::Now { is_recorded } => {
                 if self.config.selection != ModeExceptions::None {
-                    self.in_session(&request.session, |state| state.live += 1);
+                    self.in_session(&request.session, |state| state.counts.requests += 1);
                 }
                 Decision::Forward(Box::new(self.begin_forward(request, is_recorded)))
             }
@@ -290,7 +338,6 @@ fn size(record: &CassetteRecord) -> usize {
     events.iter().map(|Moment(_, data, _)| data.as_ref().map_or(0, String::len)).sum()
 }
 
-/// A request that looks for its record.
 pub(crate) fn lookup_request(request: &IncomingRequest) -> LookupRequest<'_> {
     LookupRequest {
         identity: &request.identity,

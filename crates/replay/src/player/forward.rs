@@ -53,7 +53,7 @@ pub struct Forward {
 impl CassettePlayer {
     /// A request that goes upstream, and is recorded or compared.
     pub(super) fn begin_forward(&self, incoming: IncomingRequest, is_recorded: bool) -> Forward {
-        self.in_session(&incoming.session, |state| state.forwarded += 1);
+        self.in_session(&incoming.session, |state| state.counts.forwarded += 1);
         let recorder = self.recorder.as_ref().filter(|_| is_recorded);
         let pending = recorder.map(|recorder| recorder.begin(request_of(&incoming), incoming.at));
         let pending = pending.or_else(|| self.begin_comparison(&incoming));

@@ -98,7 +98,6 @@ impl IncomingRequest {
         self.body.get("n").and_then(Value::as_u64).unwrap_or(1).max(1).saturating_mul(self.prompts())
     }
 
-    /// Counts its prompts.
     pub(crate) fn prompts(&self) -> u64 {
         match self.body.get("prompt").and_then(Value::as_array) {
             Some(prompts) if prompts.first().is_some_and(|prompt| !prompt.is_number()) => prompts.len() as u64,

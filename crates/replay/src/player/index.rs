@@ -1,31 +1,38 @@
-//! The index of the records of cassettes: each is searched for secrets and identified, on all cores.
+//! A player of cassettes that were read, and the index of their records: each is searched for secrets and identified, on all cores.
 
 use std::{
     collections::{HashMap, HashSet},
     num::NonZero,
-    sync::Arc,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64},
+    },
     thread,
 };
 
 use serde_json::Value;
 
 use crate::{
+    account::SessionRecording,
     matching::requests::{CassetteIndex, Retries},
     mcp::{McpRecordError, Servers},
     player::{
-        ModeExceptions, PlayerConfig,
-        decide::cross,
+        CassetteOutput, CassettePlayer, Mode, ModeExceptions, PlayerConfig, PlayerState,
+        answer::put_back::value_plans,
+        decide::{cross, fixtures::tried::Fixtures},
         mcp,
-        record::recorder::route_of,
+        record::recorder::{CassetteRecorder, route_of},
+        report::RecordGroups,
         secrets::{self, Leak, SearchedConversation, around},
     },
     values::ValuePlans,
 };
 use api::endpoints::CHAT;
-use base::one_line::counted;
+use base::{lock::Lock, one_line::counted};
+use net::upstream::Upstream;
 use recording::{
     canonical::{CanonicalProgress, CanonicalRules, ConversationStart, Identity, RequestParts, SharedList},
-    cassette::{CassetteError, CassetteRecord, Inherited, bases, shares},
+    cassette::{CassetteError, CassetteRecord, Inherited, bases, remove_unfinished, shares},
     redaction::{Redactor, SeenSecrets},
 };
 
@@ -58,7 +65,6 @@ fn listed(found: &[String]) -> String {
     found.iter().take(20).map(String::as_str).collect::<Vec<_>>().join("\n  ")
 }
 
-/// A record's identity and secrets.
 struct SearchedRecord {
     identity: Identity,
     /// As it is compared with requests of other families.
@@ -66,21 +72,71 @@ struct SearchedRecord {
     secrets: Vec<Leak>,
 }
 
-/// Everything that can be played.
-pub(crate) struct PlayableRecords {
-    pub(crate) index: CassetteIndex,
+struct PlayableRecords {
+    index: CassetteIndex,
     /// The same records as chats for other families, where those are answered.
-    pub(crate) across: Option<(CassetteIndex, CanonicalRules)>,
+    across: Option<(CassetteIndex, CanonicalRules)>,
     /// In the order of the index: the cassette and its record.
-    pub(crate) records: Vec<(usize, CassetteRecord)>,
-    pub(crate) mcp: Servers,
+    records: Vec<(usize, CassetteRecord)>,
+    mcp: Servers,
+}
+
+impl CassettePlayer {
+    /// Makes a player of cassettes that were read.
+    ///
+    /// # Errors
+    /// When the cassette that is to be written cannot be, or those that were read hold secrets and must not.
+    pub fn new(config: PlayerConfig) -> Result<Arc<Self>, CassettePlayerError> {
+        Self::sharing(config, Arc::default())
+    }
+
+    pub(super) fn sharing(
+        mut config: PlayerConfig,
+        shared: Arc<PlayerState>,
+    ) -> Result<Arc<Self>, CassettePlayerError> {
+        let (put_back, warnings) = value_plans(&config.cassettes, &config.supplied, |_| true);
+        warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        let put_back = Arc::new(put_back);
+        let PlayableRecords { index, across, records, mcp } = playable(&mut config, &put_back)?;
+        let begin = |output: &CassetteOutput| {
+            if config.if_unended == SessionRecording::Drop {
+                remove_unfinished(&output.path)?;
+            }
+            CassetteRecorder::create(output, &config)
+        };
+        let recorder = config.output.as_ref().map(begin).transpose()?;
+        let comparer = (config.mode == Mode::Compare).then(|| CassetteRecorder::comparing(&config)).transpose()?;
+        let fixtures = Fixtures::new(records.iter().map(|(at, record)| (config.cassette(*at), record)), 0);
+        Ok(Arc::new(Self {
+            upstream: config.upstream.clone().map(|url| Upstream::new(url, &config.reach)),
+            config,
+            index,
+            across,
+            shared,
+            groups: RecordGroups::new(&records),
+            fixtures: Arc::new(fixtures),
+            put_back,
+            mcp: Arc::new(mcp),
+            hand_over: Default::default(),
+            earlier: Lock::default(),
+            used: records.iter().map(|_| AtomicBool::new(false)).collect(),
+            records,
+            sessions: Lock::default(),
+            recorder: recorder.map(Arc::new),
+            comparer: comparer.map(Arc::new),
+            comparisons: Arc::default(),
+            environment: OnceLock::new(),
+            fault_reader: OnceLock::new(),
+            fresh_ids: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
+            ended: Lock::default(),
+            recorded_by_sessions: Lock::default(),
+        }))
+    }
 }
 
 /// Moves the records out of the cassettes and makes their index.
-pub(crate) fn playable(
-    config: &mut PlayerConfig,
-    put_back: &Arc<ValuePlans>,
-) -> Result<PlayableRecords, CassettePlayerError> {
+fn playable(config: &mut PlayerConfig, put_back: &Arc<ValuePlans>) -> Result<PlayableRecords, CassettePlayerError> {
     let (mcp, leaks) = mcp::take(config, put_back)?;
     let cassettes = config.cassettes.iter().enumerate();
     let across = config.cross_api.then(|| cross::rules(&config.rules));

@@ -1,6 +1,6 @@
 //! MCP servers beside the models: their records are taken out of the cassettes, and their sessions belong to the account's.
 
-use std::{sync::Arc, thread};
+use std::{fmt, sync::Arc, thread};
 
 use http::{HeaderMap, StatusCode};
 use serde_json::{Map, Value, json};
@@ -15,12 +15,25 @@ use crate::{
     player::{CassettePlayer, CassettePlayerError, Mode, PlayerConfig, RecordPlace, SessionState},
     values::ValuePlans,
 };
+use base::lock::Lock;
 use net::server::ResponseBody;
 use recording::{
     cassette::{CassetteRecord, RecordedExchange},
     mcp::{Broken, McpRecord},
     redaction::Redactor,
 };
+
+/// Called before a session ends, with its name: recorders of MCP servers hand over what they recorded for it.
+#[derive(Default)]
+pub(super) struct HandOvers(Lock<Vec<HandOver>>);
+
+pub(crate) type HandOver = Box<dyn Fn(&str) + Send + Sync>;
+
+impl fmt::Debug for HandOvers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HandOvers")
+    }
+}
 
 /// Takes the records of MCP out of the cassettes: their servers, and the secrets in them.
 pub(super) fn take(
@@ -113,7 +126,7 @@ impl CassettePlayer {
     }
 
     /// Has this called before a session ends, so that what was recorded for it is in its cassette.
-    pub(crate) fn before_sessions_end(&self, hand_over: Box<dyn Fn(&str) + Send + Sync>) {
+    pub(crate) fn before_sessions_end(&self, hand_over: HandOver) {
         self.hand_over.0.lock().push(hand_over);
     }
 

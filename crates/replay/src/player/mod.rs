@@ -18,11 +18,8 @@ mod drift;
 mod forward;
 mod incoming;
 mod index;
-mod kept;
-mod load;
 mod mcp;
 mod miss;
-mod outcome;
 mod receive;
 mod record;
 mod report;
@@ -59,7 +56,7 @@ pub use crate::player::{
         to_trace,
     },
     decide::{
-        ReceivedRequest,
+        ConcernsRecord, Decided, Decision, ReceivedRequest, ReplacedRecords, Unanswered,
         fixtures::{
             rules::AnswerRules,
             semantic_reply::{OnReply, SemanticReplies, SemanticReply, why_unanswerable},
@@ -72,7 +69,6 @@ pub use crate::player::{
         completion::{Completed, CompletedBody, Completions},
     },
     index::CassettePlayerError,
-    outcome::{ConcernsRecord, Decided, Decision, ReplacedRecords, Unanswered},
     record::{
         record_report::RecordReport,
         recorder::{PendingExchange, RecordPlace},
@@ -81,15 +77,16 @@ pub use crate::player::{
     secrets::{redact_cassette, redact_exchange, redact_named, redact_response, secrets},
 };
 use crate::{
-    account::{EnvironmentChange, Journal, KeptMisses, SessionRecording, ToolDrift},
+    account::{EnvironmentChange, Journal, KeptMisses, SessionRecording, SessionReport},
     matching::requests::{CassetteIndex, RequestSession},
     mcp::Servers,
     player::{
         answer::generated::Counter,
         decide::fixtures::tried::Fixtures,
-        kept::{Earlier, HandOvers, Pages, RecordAddress, Use},
+        mcp::HandOvers,
+        miss::Pages,
         record::{compare::Comparisons, recorder::CassetteRecorder},
-        report::groups::RecordGroups,
+        report::{Earlier, RecordGroups, RecordUse},
     },
     values::{EarlierValues, ValuePlans},
 };
@@ -148,7 +145,7 @@ pub struct CassettePlayer {
     /// Whether each record was ever served, in any session.
     used: Vec<AtomicBool>,
     /// The same of the records of sessions' players that ended.
-    ended: Lock<BTreeMap<RecordAddress, Use>>,
+    ended: Lock<BTreeMap<(String, u64), RecordUse>>,
     /// What sessions recorded in cassettes of their own and have ended.
     recorded_by_sessions: Lock<RecordReport>,
 }
@@ -167,15 +164,10 @@ struct PlayerState {
 struct SessionState {
     session: RequestSession,
     misses: KeptMisses,
-    missed: BTreeMap<&'static str, u64>,
-    forwarded: u64,
-    /// Those of them that a selection sent there before a record was looked for.
-    live: u64,
+    /// Counts of what became of requests; `requests` are those that a selection sent upstream before a record was looked for.
+    counts: SessionReport,
     /// Values of requests that later answers have, by the records that answered them.
     values: EarlierValues,
-    /// Answers that were served with placeholders.
-    placeholders: u64,
-    tools: ToolDrift,
     /// The player of a session that differs from the others.
     own: Option<Arc<CassettePlayer>>,
     /// Its cassette is its own too; else that player has the records of all.
@@ -185,7 +177,7 @@ struct SessionState {
 impl CassettePlayer {
     /// Counts tokens with the model's tokenizer from now on, where a record does not have their number.
     pub fn count_with(&self, tokenizer: Tokenizer) {
-        self.shared.counter.with(tokenizer);
+        self.shared.counter.tokenizer.get_or_init(|| tokenizer);
     }
 
     /// Names this model in made answers to requests that name none; the first one stays.
@@ -195,7 +187,7 @@ impl CassettePlayer {
 
     /// Makes content under constraints with this tokenizer from now on.
     pub fn draw_with(&self, tokenizer: Tokenizer) {
-        self.shared.counter.draw_with(tokenizer);
+        self.shared.counter.drawing.get_or_init(|| (tokenizer, OnceLock::new()));
     }
 
     /// Its configuration, whose cassettes have no records any more.
@@ -224,12 +216,12 @@ impl CassettePlayer {
 
     /// Makes token ids of exchanges from now on, for a simulated engine whose requests have so many tokens at the most.
     pub fn make_engine_inputs(&self, most_tokens: u32) {
-        self.shared.counter.make_engine_inputs(most_tokens);
+        self.shared.counter.most_tokens.get_or_init(|| most_tokens);
     }
 
     /// Sets the URL of the server that answers `/vcr/…`, which messages of misses name.
     pub fn pages_are_at(&self, root: &str) {
-        self.shared.pages.are_at(root);
+        self.shared.pages.root.get_or_init(|| root.to_owned());
     }
 
     /// Returns how many records there are to play.

@@ -1,30 +1,114 @@
 //! What was served, what was not.
 
 pub(crate) mod environment;
-pub(crate) mod groups;
 pub(crate) mod journal;
 pub(crate) mod ledger;
 pub(crate) mod tools;
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::atomic::Ordering::Relaxed,
 };
 
 use crate::{
-    account::{DEFAULT_SESSION, Report, SessionReport, UnusedRecord},
-    player::{
-        CassettePlayer, SessionState,
-        kept::{RecordAddress, Use},
-        miss::explained,
-        report::groups::Scope,
-    },
+    account::{DEFAULT_SESSION, EarlierReports, Report, SessionReport, UnusedRecord},
+    player::{CassettePlayer, SessionState, miss::explained},
 };
+use recording::cassette::CassetteRecord;
 
-/// Adds what one player knows of a record: it is used if any player served it.
-fn add(usage: &mut BTreeMap<RecordAddress, Use>, place: RecordAddress, use_of: Use) {
-    let is_used = use_of.is_used;
-    usage.entry(place).or_insert(use_of).is_used |= is_used;
+/// Account of sessions that were ended, reopened or reset.
+#[derive(Debug, Default)]
+pub(super) struct Earlier {
+    reports: EarlierReports,
+    /// Records that ended sessions were served of the cassettes that all share.
+    served: HashSet<usize>,
+    /// The groups that they began, each with the first session that did.
+    begun: BTreeMap<usize, String>,
+    had_own: bool,
+    /// How many sessions were ended or reopened.
+    ended: u64,
+}
+
+/// Whether any player served a record, and the record as it is reported where none did.
+pub(super) type RecordUse = (bool, UnusedRecord);
+
+/// Records by the paths of their cassettes and their numbers there.
+type Usage = BTreeMap<(String, u64), RecordUse>;
+
+/// Adds what one player knows of records.
+fn add(usage: &mut Usage, known: impl IntoIterator<Item = RecordUse>) {
+    for (is_used, record) in known {
+        usage.entry((record.cassette.clone(), record.record)).or_insert((false, record)).0 |= is_used;
+    }
+}
+
+/// The group of each record, by which it is decided which unconsumed records count.
+///
+/// A group is what a record's `group` names, which the records that go on from it (`like`) share; the records of a cassette without
+/// one are a group too. A group has begun in a session once one of its records was served there. What a test that did not run left is
+/// no failure, so that groups that have not begun do not count.
+///
+/// See docs/decisions/0063-unconsumed-records-of-what-has-begun.md.
+#[derive(Debug, Default)]
+pub(crate) struct RecordGroups {
+    of: Vec<usize>,
+    /// Whether each group has a name.
+    are_named: Vec<bool>,
+}
+
+/// Other sessions beside which a session is judged.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Scope<'a> {
+    /// None, and its cassette is its own: it has begun as a whole.
+    Own,
+    /// None.
+    Alone,
+    /// Those that share its cassettes, as workers of one run do: these records were served to any of them.
+    Shared(&'a HashSet<usize>),
+    /// Those that go on after this one has ended: what has no name is judged with them.
+    Ended,
+}
+
+impl RecordGroups {
+    /// Groups records, each with the place of its cassette.
+    pub(crate) fn new(records: &[(usize, CassetteRecord)]) -> Self {
+        let mut groups = Self::default();
+        let mut known: HashMap<(usize, Option<&str>), usize> = HashMap::new();
+        let mut named: HashMap<(usize, u64), &str> = HashMap::new();
+        for (cassette, record) in records {
+            let inherited = record.like.and_then(|like| named.get(&(*cassette, like)).copied());
+            let name = record.group.as_deref().or(inherited);
+            named.extend(name.map(|name| ((*cassette, record.id), name)));
+            let next = groups.are_named.len();
+            let group = *known.entry((*cassette, name)).or_insert(next);
+            if group == next {
+                groups.are_named.push(name.is_some());
+            }
+            groups.of.push(group);
+        }
+        groups
+    }
+
+    pub(crate) fn of(&self, record: usize) -> Option<usize> {
+        self.of.get(record).copied()
+    }
+
+    pub(crate) fn begun(&self, served: &HashSet<usize>) -> HashSet<usize> {
+        served.iter().filter_map(|record| self.of(*record)).collect()
+    }
+
+    /// Returns whether an unconsumed record counts in a session in which these groups have begun.
+    pub(crate) fn counts(&self, record: usize, begun: &HashSet<usize>, scope: Scope<'_>) -> bool {
+        let Some(group) = self.of(record) else { return false };
+        let (is_named, has_begun) = (self.are_named.get(group) == Some(&true), begun.contains(&group));
+        match scope {
+            Scope::Own => begun.is_empty() || !is_named || has_begun,
+            Scope::Alone => begun.is_empty() || has_begun,
+            // A run that was served nothing has begun nothing, which is no success.
+            Scope::Shared(served) => served.is_empty() || (has_begun && (is_named || !served.contains(&record))),
+            Scope::Ended => is_named && has_begun,
+        }
+    }
 }
 
 impl CassettePlayer {
@@ -102,8 +186,7 @@ impl CassettePlayer {
     /// Keeps what failed in a session that is reset; what it was not served yet is no failure.
     pub(super) fn keep_reset(&self, name: &str, state: &SessionState) {
         let report = self.report_of(name, state, Scope::Ended);
-        let report = SessionReport { unconsumed: Vec::new(), begun_unconsumed: Vec::new(), unserved: 0, ..report };
-        self.earlier.lock().reports.keep(name, report);
+        self.earlier.lock().reports.keep(name, report.without_unconsumed());
     }
 
     /// Forgets what ended sessions were served.
@@ -156,7 +239,7 @@ impl CassettePlayer {
     fn report_of(&self, name: &str, state: &SessionState, scope: Scope<'_>) -> SessionReport {
         let player = state.own.as_deref().unwrap_or(self);
         let report = state.played(name, |state| player.session_report(state, scope));
-        SessionReport { compared: player.comparisons.of(name), ..report }
+        SessionReport { compared: player.comparisons.lock().get(name).cloned(), ..report }
     }
 
     fn session_report(&self, state: &SessionState, scope: Scope<'_>) -> SessionReport {
@@ -171,56 +254,42 @@ impl CassettePlayer {
         };
         SessionReport {
             records: servable().count(),
-            requests: state.session.requests() + state.live,
+            requests: state.session.requests + state.counts.requests,
             served: state.session.consumed(),
             begun_unconsumed: begun_unconsumed.map(|at| self.line_of(*at)).collect(),
             unconsumed: unconsumed.iter().map(|at| self.line_of(*at)).collect(),
             unserved,
-            misses: state.missed.clone(),
-            loose: state.session.loose().clone(),
-            again: state.session.again().clone(),
+            loose: state.session.loose.clone(),
+            again: state.session.again.clone(),
             by_hand: state.session.by_hand(),
-            forwarded: state.forwarded,
-            placeholders: state.placeholders,
-            tools: state.tools.clone(),
             novel: state.misses.list().iter().cloned().filter_map(explained).collect(),
-            ..SessionReport::default()
+            ..state.counts.clone()
         }
     }
 
     /// The records that were served in no session.
     fn unused(&self) -> Vec<UnusedRecord> {
-        let usage = self.usage();
-        let unused = usage.into_iter().filter(|(_, use_of)| !use_of.is_used);
-        let record = |((cassette, record), use_of): (RecordAddress, Use)| UnusedRecord {
-            cassette,
-            record,
-            line: use_of.line,
-            request: use_of.request,
-        };
-        unused.map(record).collect()
+        self.usage().into_values().filter(|(is_used, _)| !is_used).map(|(_, record)| record).collect()
     }
 
     /// Whether each record was ever served, here and by the players of sessions.
-    fn usage(&self) -> BTreeMap<RecordAddress, Use> {
+    fn usage(&self) -> Usage {
         let mut usage = self.ended.lock().clone();
-        let all = self.records.iter().zip(&self.used).enumerate();
-        for (_, ((cassette, record), used)) in all.filter(|(at, _)| self.index.is_servable(*at)) {
-            let path = self.config.cassette(*cassette).display().to_string();
-            let (is_used, line) = (used.load(Relaxed), record.line);
-            add(&mut usage, (path, record.id), Use { is_used, line, request: record.summary() });
-        }
-        for own in self.own_players() {
-            own.usage().into_iter().for_each(|(place, use_of)| add(&mut usage, place, use_of));
-        }
+        let all = self.records.iter().zip(&self.used).enumerate().filter(|(at, _)| self.index.is_servable(*at));
+        let own = all.map(|(_, ((cassette, record), used))| {
+            let cassette = self.config.cassette(*cassette).display().to_string();
+            let request = record.summary();
+            (used.load(Relaxed), UnusedRecord { cassette, record: record.id, line: record.line, request })
+        });
+        add(&mut usage, own);
+        self.own_players().iter().for_each(|own| add(&mut usage, own.usage().into_values()));
         usage
     }
 
     /// Keeps what a session's player served, when the session ends.
     pub(super) fn keep_usage(&self, own: &Self) {
         let usage = own.usage();
-        let mut ended = self.ended.lock();
-        usage.into_iter().for_each(|(place, use_of)| add(&mut ended, place, use_of));
+        add(&mut self.ended.lock(), usage.into_values());
     }
 
     pub(super) fn line_of(&self, at: usize) -> String {

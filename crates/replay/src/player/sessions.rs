@@ -1,4 +1,4 @@
-//! Sessions with cassettes of their own: a cassette_player inside the cassette_player, which plays and records for one session.
+//! Sessions with cassettes of their own: a player inside the player, which plays and records for one session.
 //!
 //! See docs/decisions/0136-a-plugin-asks-the-server.md and docs/decisions/0146-only-an-ended-session-leaves-a-cassette.md.
 
@@ -124,7 +124,7 @@ impl CassettePlayer {
         // What was compared last is part of the session's report.
         state.own.iter().for_each(|own| own.finish_comparing());
         self.keep_ended(name, &state);
-        self.comparisons.forget(name);
+        self.comparisons.lock().remove(name);
         if let Some(own) = state.own {
             self.keep_usage(&own);
             own.recorder.iter().for_each(|recorder| recorder.wait_for_open());

@@ -22,7 +22,7 @@ use crate::{
 use net::upstream::{NamedEndpoint, NamedUpstream, Observed, Relayed, UpstreamBody, UpstreamOptions};
 use recording::cassette::CassetteError;
 use replay::account::DEFAULT_SESSION;
-use replay::mcp_traffic::{ExchangeEnd, ExchangeObserver, JournalNotes, McpRecorder, SESSION};
+use replay::mcp_traffic::{ExchangeEnd, ExchangeObserver, McpRecorder, SESSION};
 use replay::player::CassettePlayer;
 
 /// Path below which the servers are.
@@ -63,7 +63,7 @@ impl McpServers {
         let names: Vec<String> = names.cloned().collect();
         // Sessions may record where the tap itself does not.
         let player = player.filter(|_| !names.is_empty());
-        let start = |player| McpRecorder::of_servers(names, player, JournalNotes::Here);
+        let start = |player| McpRecorder::of_servers(names, player, /* notes */ true);
         let recorder = player.map(start).transpose()?.map(Arc::new);
         let called: Vec<_> = servers.into_iter().map(|server| NamedUpstream::new(server, reach)).collect();
         let spawned =

@@ -88,6 +88,11 @@ impl SessionReport {
         self.requests > 0 || !self.begun_unconsumed.is_empty()
     }
 
+    /// The same of a session that goes on: what it was not served yet is no failure.
+    pub(crate) fn without_unconsumed(self) -> Self {
+        Self { unconsumed: Vec::new(), begun_unconsumed: Vec::new(), unserved: 0, ..self }
+    }
+
     /// Adds what failed in another one.
     pub(crate) fn add(&mut self, other: Self) {
         let add = |to: &mut BTreeMap<&'static str, u64>, from: BTreeMap<&'static str, u64>| {

@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::HashSet};
 
 use serde_json::Value;
 
-use super::{CassetteIndex, likeness::Likeness};
+use super::{CassetteIndex, likeness::Likeness, path_of};
 use recording::canonical::{ChainLink, Identity, leaves};
 
 /// Maximum number of records compared field by field.
@@ -96,9 +96,4 @@ fn is_result(message: &Value) -> bool {
     is(message, "role", &["tool", "function"])
         || is(message, "type", &["function_call_output"])
         || parts.is_some_and(|parts| !parts.is_empty() && parts.iter().all(|part| is(part, "type", &["tool_result"])))
-}
-
-/// Method and path, query aside.
-fn path_of(identity: &Identity) -> &str {
-    identity.route.split('?').next().unwrap_or_default()
 }

@@ -179,6 +179,11 @@ pub struct LookupRequest<'a> {
     pub idempotency_key: Option<&'a str>,
 }
 
+/// Method and path, query aside.
+fn path_of(identity: &Identity) -> &str {
+    identity.route.split('?').next().unwrap_or_default()
+}
+
 /// The recorded requests, indexed.
 #[derive(Debug, Default)]
 pub struct CassetteIndex {
@@ -204,7 +209,7 @@ impl CassetteIndex {
             self.by_boundary.entry(identity.boundary.clone()).or_default().push(at);
             self.conversations.push(&identity, at);
         }
-        let route = identity.route.split('?').next().unwrap_or_default();
+        let route = path_of(&identity);
         if !self.routes.contains(route) {
             self.routes.insert(route.to_owned());
         }
@@ -223,22 +228,18 @@ impl CassetteIndex {
         u64::try_from(served).is_ok_and(|served| served < most)
     }
 
-    /// Returns how many records there are.
     pub(crate) fn len(&self) -> usize {
         self.identities.len()
     }
 
-    /// Returns whether there is none.
     pub(crate) fn is_empty(&self) -> bool {
         self.identities.is_empty()
     }
 
-    /// Returns the identity of a record's request.
     pub(crate) fn identity(&self, record: usize) -> Option<&Identity> {
         self.identities.get(record)
     }
 
-    /// Returns whether a record can be served.
     pub(crate) fn is_servable(&self, record: usize) -> bool {
         self.servable.get(record).copied().unwrap_or(false)
     }

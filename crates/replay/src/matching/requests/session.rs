@@ -27,15 +27,17 @@ base::with_defaults! {
         by_hand: RequestConsumption,
         /// How often the conditions of such records held that are served at certain times of them.
         matched: BTreeMap<usize, u64>,
-        requests: u64,
+        /// Requests that looked for a record, and those that were answered without a lookup.
+        pub(crate) requests: u64,
         /// The record that a request was served last.
         last: BoundedCache<CanonicalKey, LastServed, RandomState> = BoundedCache::new(RETRY_BYTES, RETRY_ENTRY),
         /// Hashes of the keys: a client chooses how long they are.
         idempotency_keys: BoundedCache<u64, (), RandomState> = BoundedCache::new(RETRY_BYTES, RETRY_ENTRY),
         hasher: RandomState,
-        /// How many answers each loose way found.
-        loose: BTreeMap<&'static str, u64>,
-        again: BTreeMap<&'static str, u64>,
+        /// How many answers each loose way found whose record asked something else.
+        pub(crate) loose: BTreeMap<&'static str, u64>,
+        /// How many records were served again, by the reason: `retry` or `exhausted`.
+        pub(crate) again: BTreeMap<&'static str, u64>,
     }
 }
 
@@ -100,7 +102,6 @@ impl RequestConsumption {
         records.get(next).copied()
     }
 
-    /// Returns how often a record was served.
     pub(crate) fn times(&self, record: usize) -> usize {
         self.served.get(&record).map_or(0, |served| served.times)
     }
@@ -120,7 +121,6 @@ impl RequestConsumption {
         self.served.len()
     }
 
-    /// Returns whether none was served.
     pub(crate) fn is_empty(&self) -> bool {
         self.served.is_empty()
     }
@@ -267,11 +267,6 @@ impl RequestSession {
         uncount(why_again(found.again).and_then(|why| self.again.get_mut(why)));
     }
 
-    /// Counts a request that is answered without a lookup.
-    pub(crate) fn count_request(&mut self) {
-        self.requests += 1;
-    }
-
     /// Serves a hand-written record to the request that was looked for last, so often at most; returns the number of the answer among
     /// those of such records.
     pub(crate) fn take_fixture(&mut self, record: usize, most: u64) -> Option<u64> {
@@ -358,21 +353,6 @@ impl RequestSession {
     /// Returns how many records were served at least once.
     pub(crate) fn consumed(&self) -> usize {
         self.served.len()
-    }
-
-    /// Requests that looked for a record.
-    pub(crate) fn requests(&self) -> u64 {
-        self.requests
-    }
-
-    /// Returns how many answers each loose way found whose record asked something else.
-    pub(crate) fn loose(&self) -> &BTreeMap<&'static str, u64> {
-        &self.loose
-    }
-
-    /// Returns how many records were served again, by the reason: `retry` or `exhausted`.
-    pub(crate) fn again(&self) -> &BTreeMap<&'static str, u64> {
-        &self.again
     }
 }
 

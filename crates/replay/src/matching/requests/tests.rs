@@ -55,7 +55,7 @@ fn duplicates_come_in_order_and_then_are_exhausted() {
     );
     let loose = MatchPolicy { loose_after_exhausted: true, ..policy.clone() };
     assert_eq!(record(&ask(&mut session, &index, &loose, &["a"])), Some(1));
-    assert_eq!(session.loose().get("ordered"), Some(&1));
+    assert_eq!(session.loose.get("ordered"), Some(&1));
     for (on_exhausted, expected) in [(OnExhausted::Last, [0, 2, 2, 2, 2]), (OnExhausted::Cycle, [0, 2, 0, 2, 0])] {
         let policy = MatchPolicy { on_exhausted: Some(on_exhausted), ..policy.clone() };
         let mut session = RequestSession::default();
@@ -129,7 +129,7 @@ fn another_try_gets_the_same_record() {
         [LookupRequest { is_retry: true, ..first }, LookupRequest { is_retry: true, ..first }, keyed, keyed, first];
     let found = requested.map(|request| record(&session.select(&index, &policy, &request)));
     assert_eq!(found, [Some(0), Some(0), Some(1), Some(1), Some(2)]);
-    assert_eq!(session.again().get("retry"), Some(&2));
+    assert_eq!(session.again.get("retry"), Some(&2));
     let consume = MatchPolicy { retries: Retries::Consume, ..policy };
     let mut session = RequestSession::default();
     let found = requested.map(|request| record(&session.select(&index, &consume, &request)));
@@ -173,7 +173,7 @@ fn a_test_of_the_caller_finds_records_of_the_route() {
     let mut session = RequestSession::default();
     let found: Vec<_> = (0..3).map(|_| record(&ask(&mut session, &index, &policy, &["Paris?"]))).collect();
     assert_eq!(found, [Some(1), Some(2), None], "each record once, in recorded order");
-    assert_eq!(session.loose().get("custom"), Some(&2));
+    assert_eq!(session.loose.get("custom"), Some(&2));
     assert_eq!(record(&ask(&mut session, &index, &policy, &["Rome?"])), None);
     let without = MatchPolicy { custom: None, ..policy };
     assert_eq!(record(&ask(&mut RequestSession::default(), &index, &without, &["Paris?"])), None);
@@ -191,8 +191,8 @@ fn a_session_holds_no_more_after_a_hundred_thousand_requests() {
     }
     assert_eq!((session.times(0), session.served_to(0).len(), session.served_to(0)[99]), (100_000, 100, 100));
     assert!(session.retry_bytes() <= 4 << 20, "{} bytes", session.retry_bytes());
-    assert_eq!(session.again().get("retry"), None);
+    assert_eq!(session.again.get("retry"), None);
     let last = format!("99999{}", "k".repeat(1000));
     session.select(&index, &cycling, &LookupRequest { idempotency_key: Some(&last), ..first });
-    assert_eq!(session.again().get("retry"), Some(&1), "a recent key is known");
+    assert_eq!(session.again.get("retry"), Some(&1), "a recent key is known");
 }

@@ -3,7 +3,7 @@
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
-use super::{EndpointReply, parameters::Parameters, reply::refused_to};
+use super::{EndpointReply, parameters::Parameters, reply::refused};
 use crate::mcp::{
     era::{MODERN, VERSION, unsupported},
     message::RpcMessage,
@@ -36,6 +36,11 @@ pub struct McpHeaders {
 }
 
 impl McpHeaders {
+    /// Whether they name a version without sessions.
+    pub(super) fn is_modern(&self) -> bool {
+        self.version.as_deref().is_some_and(|version| MODERN.contains(&version))
+    }
+
     pub(super) fn takes_events(&self) -> bool {
         self.accept.as_deref().is_some_and(|accept| accept.contains("text/event-stream"))
     }
@@ -46,11 +51,6 @@ impl McpHeaders {
     }
 }
 
-/// Returns whether a version is one without sessions.
-pub(super) fn is_modern(version: &str) -> bool {
-    MODERN.contains(&version)
-}
-
 /// Returns whether a message is of the modern era; the error is the response to one that has not what it has to have then.
 pub(super) fn check_modern(
     head: &McpHeaders,
@@ -59,13 +59,13 @@ pub(super) fn check_modern(
 ) -> Result<bool, EndpointReply> {
     let of_head = head.version.as_deref();
     let Some(RpcMessage::Request { id, method, params }) = message else {
-        return Ok(of_head.is_some_and(is_modern));
+        return Ok(head.is_modern());
     };
     let of_body = params.get("_meta").and_then(|meta| meta.get(VERSION));
-    if of_body.is_none() && !of_head.is_some_and(is_modern) {
+    if of_body.is_none() && !head.is_modern() {
         return Ok(false);
     }
-    let refuse = |code: i64, message: &str| Err(refused_to(id, 400, code, message));
+    let refuse = |code: i64, message: &str| Err(refused(Some(id), 400, code, message));
     let Some(version) = of_body else { return refuse(INVALID_PARAMS, "_meta has no protocolVersion") };
     if !params.get("_meta").and_then(|meta| meta.get(CAPABILITIES)).is_some_and(Value::is_object) {
         return refuse(INVALID_PARAMS, "_meta has no clientCapabilities");
@@ -73,7 +73,7 @@ pub(super) fn check_modern(
     if of_head != version.as_str() {
         return refuse(HEADER_MISMATCH, "MCP-Protocol-Version is missing, or not that of the body");
     }
-    if !of_head.is_some_and(is_modern) {
+    if !head.is_modern() {
         return Err(EndpointReply::Whole { status: 400, body: Some(unsupported(id, version)), session: None });
     }
     if head.method.as_deref() != Some(method) {

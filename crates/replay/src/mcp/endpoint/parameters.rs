@@ -30,14 +30,11 @@ impl Parameters {
     /// Those of the tools that a recording lists; of several lists the last one counts.
     pub(super) fn of(index: &RecordIndex) -> Self {
         let mut found = HashMap::new();
-        for indexed in index.records().iter().filter(|indexed| indexed.record.method == "tools/list") {
-            let tools = indexed.record.answer().and_then(|answer| answer.get("result")?.get("tools")?.as_array());
-            for tool in tools.into_iter().flatten() {
-                let Some(name) = tool.get("name").and_then(Value::as_str) else { continue };
-                let marked = tool.get("inputSchema").map(marked).unwrap_or_default();
-                if !marked.is_empty() || found.contains_key(name) {
-                    found.insert(name.to_owned(), marked);
-                }
+        for tool in index.tools() {
+            let Some(name) = tool.get("name").and_then(Value::as_str) else { continue };
+            let marked = tool.get("inputSchema").map(marked).unwrap_or_default();
+            if !marked.is_empty() || found.contains_key(name) {
+                found.insert(name.to_owned(), marked);
             }
         }
         Self(found)

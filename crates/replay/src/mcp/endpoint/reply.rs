@@ -59,13 +59,8 @@ pub(super) fn whole(status: u16, body: Option<Value>) -> EndpointReply {
     EndpointReply::Whole { status, body, session: None }
 }
 
-/// A refusal of what has no id.
-pub(super) fn refused(status: u16, code: i64, message: &str) -> EndpointReply {
-    whole(status, Some(error(None, code, message, None)))
-}
-
-pub(super) fn refused_to(id: &Id, status: u16, code: i64, message: &str) -> EndpointReply {
-    whole(status, Some(error(Some(id), code, message, None)))
+pub(super) fn refused(id: Option<&Id>, status: u16, code: i64, message: &str) -> EndpointReply {
+    whole(status, Some(error(id, code, message, None)))
 }
 
 #[derive(Debug, Default)]

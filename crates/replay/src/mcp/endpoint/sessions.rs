@@ -15,9 +15,8 @@ use super::{StreamMessage, reply::Own};
 use crate::{
     account::{DEFAULT_SESSION, EarlierReports, Report, SessionReport},
     mcp::{
-        policy::McpPolicy,
         record_index::RecordIndex,
-        session::{McpSession, Round, SessionStep},
+        session::{McpPolicy, McpSession, Round, SessionStep},
     },
 };
 
@@ -181,7 +180,7 @@ impl Sessions {
         *count += 1;
         let number = *count;
         let round = (self.recorded > 1 && !key.is_modern()).then(|| self.round(session));
-        let new = McpSession::new(Arc::clone(&self.index), &self.server, self.policy).with_journal().of_round(round);
+        let new = McpSession::new(Arc::clone(&self.index), &self.server, self.policy).over_http(round);
         let connection = McpConnection::new(new, key.is_modern());
         let bytes = connection.bytes();
         let used = self.tick;
@@ -261,8 +260,7 @@ impl Sessions {
         for entry in self.entries.values().filter(|entry| session.is_none_or(|session| session == entry.session)) {
             let mut connection = entry.connection.lock();
             let report = connection.session.session_report(&HashSet::new());
-            let report = SessionReport { unconsumed: Vec::new(), begun_unconsumed: Vec::new(), unserved: 0, ..report };
-            self.earlier.keep(&entry.name(&self.server), report);
+            self.earlier.keep(&entry.name(&self.server), report.without_unconsumed());
             connection.session.rewind();
         }
         self.entries.retain(|_, entry| !entry.is_closed);

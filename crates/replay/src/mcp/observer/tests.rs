@@ -135,7 +135,8 @@ fn what_is_no_message_is_counted() {
 
 /// An observer of several HTTP exchanges, its lines with the exchanges that they were part of, and what it gave.
 fn observed_on(lines: &[(Sender, Option<u64>, Value)]) -> (Observer, Vec<FinishedExchange>) {
-    let mut observer = Observer::new("s", OffsetDateTime::UNIX_EPOCH).unordered();
+    let mut observer = Observer::new("s", OffsetDateTime::UNIX_EPOCH);
+    observer.is_ordered = false;
     let mut made = Vec::new();
     for (at, (sender, http_exchange, line)) in lines.iter().enumerate() {
         observer.line(passed(*sender, *http_exchange, at as f64), line.to_string().as_bytes());

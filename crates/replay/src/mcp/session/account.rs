@@ -1,15 +1,22 @@
-//! The account of a connection: what was served, what was not recorded, what was recorded and not asked for; and the journal of its
-//! messages.
+//! The account of a connection: what was served, what was not recorded, what was recorded and not asked for; the journal of its
+//! messages; and what the real server answered beside the records (`--mode compare`).
 
-use std::collections::HashSet;
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
 
 use serde_json::{Map, Value, json};
 
 use super::McpSession;
-use crate::account::{
-    Concern, DEFAULT_SESSION, EnvironmentChange, JournalEntry, KeptMisses, LARGEST_BODY, Report, SessionReport,
+use crate::{
+    account::{
+        AnswerComparison, Concern, DEFAULT_SESSION, EnvironmentChange, JournalEntry, KeptMisses, LARGEST_BODY, Report,
+        SessionReport,
+    },
+    mcp::{params::is_by_method, tool_changes::tool_changes},
 };
-use recording::canonical::McpCall;
+use recording::{canonical::McpCall, mcp::McpRecord};
 
 const MOST_CHANGES: usize = 100;
 
@@ -24,7 +31,7 @@ pub(crate) struct Account {
     /// Replies of the client that are not as they were recorded.
     pub(crate) replies: Vec<EnvironmentChange>,
     /// Outcome of each message since that was last taken, where it is kept.
-    journal: Option<Vec<JournalEntry>>,
+    pub(super) journal: Option<Vec<JournalEntry>>,
     /// The records that answered messages since then.
     served: Vec<usize>,
 }
@@ -111,12 +118,6 @@ impl McpSession {
         equal.into_iter().flatten().any(|at| self.consumption.times(*at) > 0)
     }
 
-    /// The same, which keeps the outcome of each message until that is taken.
-    pub(crate) fn with_journal(mut self) -> Self {
-        self.account.journal = Some(Vec::new());
-        self
-    }
-
     /// Takes the outcome of the messages since it was last taken, without sessions and times, and the places of the records that
     /// answered.
     pub(crate) fn take_journal(&mut self) -> (Vec<JournalEntry>, Vec<usize>) {
@@ -138,6 +139,57 @@ impl McpSession {
         }
         let name = self.index.records().get(at).map(|indexed| indexed.name()).unwrap_or_default();
         self.note(canonical, outcome, Some(("record", &name)));
+    }
+}
+
+impl McpSession {
+    /// Takes a message with what the real server answered, and compares it with the record of the message by `compare`.
+    pub(crate) fn compare(&mut self, now: &McpRecord, compare: impl FnOnce(&str, &McpRecord) -> AnswerComparison) {
+        let (method, index) = (now.method.as_str(), Arc::clone(&self.index));
+        if method == "ping" {
+            return;
+        }
+        let identity = index.identify(method, &now.params);
+        let is_handshake = is_by_method(method);
+        let found = if is_handshake {
+            index.of_key(identity.key).first().copied()
+        } else {
+            let fresh = self.fresh(identity.key);
+            fresh.or_else(|| index.of_key(identity.key).last().copied().filter(|_| self.repeats(method)))
+        };
+        let is_request = !method.starts_with("notifications/");
+        self.account.counts.requests += u64::from(is_request && !is_handshake);
+        let Some((at, indexed)) = found.and_then(|at| Some((at, index.records().get(at)?))) else {
+            if is_request && !is_handshake {
+                // It is not in the recording, or less often.
+                let miss = self.explain(method, &identity, self.why(&identity, true));
+                let (reason, detail) = (miss.reason(), miss.detail());
+                self.account.miss(reason, detail);
+                self.note(&identity.fields, "forwarded", Some(("reason", reason)));
+            }
+            return;
+        };
+        self.consumption.add(at, self.account.counts.requests);
+        if !is_request {
+            return;
+        }
+        self.note_record(&identity.fields, "compared", at);
+        if method == "tools/list" {
+            self.note_tools(&indexed.record, now);
+        }
+        let compared = compare(&format!("{} (line {})", indexed.name(), indexed.line), &indexed.record);
+        self.account.counts.compared.get_or_insert_default().add(compared);
+    }
+
+    fn note_tools(&mut self, recorded: &McpRecord, now: &McpRecord) {
+        let result = |record: &McpRecord| record.answer().and_then(|answer| answer.get("result").cloned());
+        let (Some(recorded), Some(now)) = (result(recorded), result(now)) else { return };
+        let mut changes: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for change in tool_changes(&self.index.without_secrets(recorded), &self.index.without_secrets(now)) {
+            changes.entry(change.tool.clone()).or_default().push(change.to_string());
+        }
+        let kept = &mut self.account.counts.tools;
+        changes.into_iter().for_each(|(tool, changes)| kept.note(&tool, changes));
     }
 }
 

@@ -12,13 +12,12 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use super::{McpSession, MessageSteps, SessionStep, made_up};
+use super::{McpSession, MessageSteps, OnNovel, OnUsedUp, SessionStep, made_up};
 use crate::mcp::{
     era::Era,
     message::Id,
     miss::{McpMiss, Why},
     params::is_list,
-    policy::{OnNovel, OnUsedUp},
     record_index::RecordIndex,
     stub,
 };

@@ -11,10 +11,10 @@ use crate::{
     player::{
         answer::{
             fresh_ids::made_up,
-            generated::{Counter, usage_of},
+            generated::{Counter, on_the_wire, usage_of},
         },
         incoming::{IncomingRequest, wants_usage},
-        record::assemble,
+        record::{assemble, recorder::route_of},
     },
 };
 use api::{
@@ -25,13 +25,12 @@ use base::units::Millis;
 use net::wire::{encode_event, json_as_utf8};
 use recording::{
     canonical::SharedBody,
-    cassette::{self, AnswerContent, CassetteRecord, MadeAnswer, Moment, Sidecar, wire_message},
+    cassette::{self, AnswerContent, CassetteRecord, MadeAnswer, Moment, Sidecar},
     trace::{Response, ResponseContent},
 };
 
 pub(crate) const EVENTS: &str = "text/event-stream; charset=utf-8";
 
-/// The content of a response, with its type.
 pub(crate) struct ContentReply {
     pub(crate) content: RecordedContent,
     pub(crate) content_type: &'static str,
@@ -155,14 +154,10 @@ fn as_asked(
 #[must_use]
 pub fn other_form(path: &str, body: &[u8], response: &Response, end: Duration) -> Option<RecordedContent> {
     let request = SharedBody::from(serde_json::from_slice::<Value>(&json_as_utf8(body)).ok()?);
-    let path = path.split('?').next().unwrap_or_default();
-    let endpoint = Endpoint::of_path(path);
-    let (answer, is_stream) = match &response.content {
-        ResponseContent::Events(events) => (Answer::accumulate(endpoint, &assemble::data(events)?)?, true),
-        ResponseContent::Body(body) => (Answer::read(endpoint, assemble::exact(body)?)?, false),
-    };
+    let endpoint = Endpoint::of_path(route_of(path));
+    let answer = assemble::answer(endpoint, &response.content)?;
     let answer = Counter::default().filled_answer(endpoint, answer, &request);
-    if is_stream {
+    if matches!(response.content, ResponseContent::Events(_)) {
         return Some(RecordedContent::Body(answer.into_body().to_string().into()));
     }
     let cut = Cut { times: Vec::new(), end: 0.0, usage: wants_usage(&request), parts: Vec::new() };
@@ -235,12 +230,8 @@ fn body(
 }
 
 fn choice((index, choice): (usize, &Map<String, Value>)) -> Value {
-    let mut whole = Map::new();
-    whole.insert("index".to_owned(), index.into());
-    for (name, value) in choice.iter().filter(|(name, _)| name.as_str() != "index") {
-        let value = if name == "message" { wire_message(value) } else { value.clone() };
-        whole.insert(name.clone(), value);
-    }
+    let mut whole = Map::from_iter([("index".to_owned(), index.into())]);
+    whole.extend(on_the_wire(choice).into_iter().filter(|(name, _)| name != "index"));
     whole.entry("logprobs").or_insert(Value::Null);
     Value::Object(whole)
 }

@@ -15,17 +15,11 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::player::{
     answer::generated::{BYTES_PER_TOKEN, texts_of},
+    decide::cross::chat_of,
     record::assemble,
 };
-use api::{
-    Endpoint, EventOptions,
-    answers::Answer,
-    anthropic::{MessagesRequest, SystemMessages},
-    responses::ResponsesRequest,
-    template_kwargs,
-};
-use net::wire::json_as_utf8;
-use recording::trace::{Response, ResponseContent};
+use api::{Endpoint, EventOptions, template_kwargs};
+use recording::trace::Response;
 use text::prompt::{SpecialTokens, Tokenizer};
 
 /// Ids of a message's role and borders.
@@ -127,19 +121,9 @@ impl EngineExchange<'_> {
 
     /// Ids of a conversation as the tokenizer's template renders it; `None` where it cannot.
     fn chat_ids(&self, endpoint: Endpoint, tokenizer: &Tokenizer) -> Option<Vec<u32>> {
-        let made;
-        let chat = match endpoint {
-            Endpoint::Messages => {
-                made = MessagesRequest::parse(self.bytes).ok()?.chat_body(SystemMessages::Inline).ok()?;
-                &made
-            }
-            Endpoint::Responses => {
-                let request = ResponsesRequest::parse(self.bytes).ok()?;
-                made = request.chat_body(request.messages(Vec::new()).ok()?);
-                &made
-            }
-            Endpoint::Chat | Endpoint::Completions | Endpoint::Embeddings | Endpoint::Other => self.body.as_object()?,
-        };
+        let of_family = matches!(endpoint, Endpoint::Messages | Endpoint::Responses);
+        let made = if of_family { Some(chat_of(endpoint, self.bytes)?.0) } else { None };
+        let chat = made.as_ref().or(self.body.as_object())?;
         tokenizer.ids_of_chat(chat, &template_kwargs(chat))
     }
 }
@@ -210,13 +194,7 @@ fn fitted(mut ids: Vec<u32>, wanted: u32) -> Vec<u32> {
 /// Texts of the choices of a recorded response; none where it cannot be read.
 #[must_use]
 pub fn response_texts(path: &str, response: &Response) -> Vec<String> {
-    let endpoint = Endpoint::of_path(path);
-    let answer = match &response.content {
-        ResponseContent::Events(events) => assemble::data(events).and_then(|data| Answer::accumulate(endpoint, &data)),
-        ResponseContent::Body(body) => {
-            serde_json::from_slice(&json_as_utf8(body)).ok().and_then(|body| Answer::read(endpoint, body))
-        }
-    };
+    let answer = assemble::answer(Endpoint::of_path(path), &response.content);
     answer.map(|answer| answer.choices().iter().map(|choice| choice.text()).collect()).unwrap_or_default()
 }
 

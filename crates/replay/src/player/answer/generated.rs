@@ -119,12 +119,15 @@ fn answered(
     })
 }
 
-/// The text of a choice as a file shows it.
+/// A choice, as a file shows it, with its message as it is on the wire.
+pub(crate) fn on_the_wire(choice: &Map<String, Value>) -> Map<String, Value> {
+    let mut choice = choice.clone();
+    choice.get_mut("message").into_iter().for_each(|message| *message = wire_message(message));
+    choice
+}
+
 fn text_of(choice: &Map<String, Value>) -> String {
-    match choice.get("message").map(wire_message) {
-        Some(message) => ChoiceView::read(&Map::from_iter([("message".to_owned(), message)])).text(),
-        None => ChoiceView::read(choice).text(),
-    }
+    ChoiceView::read(&on_the_wire(choice)).text()
 }
 
 /// Counts of a stream that makes up no answer, as one that failed in its middle; `None` where it has no text.
@@ -161,7 +164,6 @@ impl Generated {
         }
     }
 
-    /// Token ids of its prompts and choices.
     fn engine_input(&self, texts: Vec<String>, incoming: &IncomingRequest, counter: &Counter) -> Option<EngineInput> {
         let body = incoming.body.value();
         counter.engine_input(&EngineExchange {
@@ -226,31 +228,15 @@ const AROUND_MESSAGE: usize = 4;
 /// an estimate of four bytes of text a token, and four tokens around each message.
 #[derive(Debug, Default)]
 pub(crate) struct Counter {
-    tokenizer: OnceLock<Tokenizer>,
+    /// The model's tokenizer, where it is known.
+    pub(crate) tokenizer: OnceLock<Tokenizer>,
     /// The most tokens of a request of the simulated engine that responses pass through, where there is one.
-    most_tokens: OnceLock<u32>,
+    pub(crate) most_tokens: OnceLock<u32>,
     /// The tokenizer of made content, and what draws it.
-    drawing: OnceLock<(Tokenizer, OnceLock<Result<Guide, GuideError>>)>,
+    pub(crate) drawing: OnceLock<(Tokenizer, OnceLock<Result<Guide, GuideError>>)>,
 }
 
 impl Counter {
-    /// Counts with the model's tokenizer from now on.
-    pub(crate) fn with(&self, tokenizer: Tokenizer) {
-        // The first one stays.
-        let _known = self.tokenizer.set(tokenizer);
-    }
-
-    /// The model's tokenizer, where it is known.
-    pub(crate) fn tokenizer(&self) -> Option<&Tokenizer> {
-        self.tokenizer.get()
-    }
-
-    /// Draws made content with this tokenizer from now on.
-    pub(crate) fn draw_with(&self, tokenizer: Tokenizer) {
-        // The first one stays.
-        let _known = self.drawing.set((tokenizer, OnceLock::new()));
-    }
-
     /// The maker of content under constraints, with its tokenizer; why there is none, or one without texts.
     pub(crate) fn guide(&self) -> Result<(&Tokenizer, &Guide), String> {
         let (tokenizer, guide) = self.drawing.get().ok_or("content is made by `play` only")?;
@@ -259,11 +245,6 @@ impl Counter {
         }
         let guide = guide.get_or_init(|| Guide::new(tokenizer)).as_ref().map_err(ToString::to_string)?;
         Ok((tokenizer, guide))
-    }
-
-    /// Makes token ids of requests and responses too from now on, for an engine whose requests have so many tokens at the most.
-    pub(crate) fn make_engine_inputs(&self, most: u32) {
-        let _known = self.most_tokens.set(most);
     }
 
     /// Returns true if token ids are made.

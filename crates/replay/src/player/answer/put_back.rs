@@ -6,7 +6,6 @@
 //!
 //! See docs/decisions/0074-values-are-put-back.md.
 
-pub(crate) mod held;
 mod supplied;
 
 use std::{
@@ -14,18 +13,17 @@ use std::{
     sync::Arc,
 };
 
-use self::held::{RequestPlaceholders, held, kinds};
 pub use self::supplied::{SuppliedSecrets, SuppliedSecretsError};
 use crate::{
     player::{
         CassettePlayer,
         incoming::IncomingRequest,
-        secrets::{note_all, placeholders_of, put_into},
+        secrets::{note, note_all, placeholders_of, put_into},
     },
     values::{EarlierValues, RecordKey, ValuePlan, ValuePlans},
 };
 use recording::{
-    cassette::{Cassette, CassetteRecord, Moment, ValueSource},
+    cassette::{AnswerContent, Cassette, CassetteRecord, Inherited, Moment, ValueSource, bases},
     redaction::{Placeholder, PlaceholderValues},
 };
 use serde_json::Value;
@@ -132,6 +130,57 @@ fn warnings_of(cassette: &Cassette, unknown: &[(&CassetteRecord, Placeholder)], 
     warnings
 }
 
+/// The placeholders of a request, shared with those that continue it.
+type RequestPlaceholders = Arc<BTreeSet<Placeholder>>;
+
+/// The placeholders of each record's request; what a conversation repeats is read once.
+fn held(records: &[CassetteRecord]) -> Vec<RequestPlaceholders> {
+    let bases = bases(records);
+    let mut begun: Inherited<RequestPlaceholders> = Inherited::new(&bases);
+    let of_record = |(at, record): (usize, &CassetteRecord)| {
+        let (earlier, mut in_messages) = match begun.of(at) {
+            Some((base, held)) => {
+                (records.get(base).and_then(|base| base.body.messages()).map_or(0, |it| it.len()), held)
+            }
+            None => (0, RequestPlaceholders::default()),
+        };
+        let mut found = BTreeSet::new();
+        let messages = record.body.messages().map(|messages| messages.after(earlier)).unwrap_or_default();
+        messages.into_iter().for_each(|message| note_all(message, &mut found));
+        add(&mut in_messages, found);
+        begun.keep(at, Arc::clone(&in_messages));
+        let mut around = BTreeSet::new();
+        note_all(record.body.fields(), &mut around);
+        note(&record.path, &mut around);
+        record.headers.iter().for_each(|(_, value)| note(value, &mut around));
+        add(&mut in_messages, around);
+        in_messages
+    };
+    records.iter().enumerate().map(of_record).collect()
+}
+
+/// All placeholders of a cassette's records, of their requests and their answers.
+fn placeholders(cassette: &Cassette) -> impl Iterator<Item = (u64, Placeholder)> {
+    cassette.records.iter().zip(held(&cassette.records)).flat_map(|(record, held)| {
+        let mut found = placeholders_of(&record.answer);
+        found.extend(held.iter().cloned());
+        found.into_iter().map(|placeholder| (record.id, placeholder))
+    })
+}
+
+/// The kinds of the placeholders in a cassette, those that events cut into pieces too.
+pub(crate) fn kinds(cassette: &Cassette) -> BTreeSet<Arc<str>> {
+    let in_events = |record: &&CassetteRecord| matches!(record.answer.content, AnswerContent::Events(_));
+    let cut = cassette.records.iter().filter(in_events).flat_map(|record| placeholders_of(&record.answer));
+    cassette.placeholders.iter().cloned().chain(cut.map(|placeholder| placeholder.kind)).collect()
+}
+
+fn add(held: &mut RequestPlaceholders, found: BTreeSet<Placeholder>) {
+    if !found.is_subset(held) {
+        Arc::make_mut(held).extend(found);
+    }
+}
+
 struct CassetteRequests<'a> {
     cassette: usize,
     records: &'a [CassetteRecord],
@@ -201,7 +250,7 @@ impl CassettePlayer {
         };
         let values = plan.values(&incoming.seen, &earlier);
         if plan.leaves_any(&values) {
-            self.in_session(&incoming.session, |state| state.placeholders += 1);
+            self.in_session(&incoming.session, |state| state.counts.placeholders += 1);
         }
         restored(record, &values)
     }

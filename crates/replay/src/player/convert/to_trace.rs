@@ -6,14 +6,17 @@ use serde_json::{Map, Value};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::ANSWER;
-use crate::player::{answer::content::time, record::recorder::route_of};
+use crate::player::{
+    answer::{content::time, generated::on_the_wire},
+    record::recorder::route_of,
+};
 use api::{
     answers::{ChoiceView, added_text, added_text_without_names},
     template_kwargs,
 };
 use recording::{
     canonical,
-    cassette::{AnswerContent, Cassette, CassetteRecord, Moment, RecordTokens, RecordedAnswer, wire_message},
+    cassette::{AnswerContent, Cassette, CassetteRecord, Moment, RecordTokens, RecordedAnswer},
     trace::{self, Chunk, Endpoint, FinishReason, Meta, Outcome, RecordedErrorResponse, TokenizerId},
 };
 use text::prompt::{BlockHashAlgorithm, BlockHasher, PromptHashes, SpecialTokens, Tokenizer};
@@ -291,13 +294,6 @@ impl Conversion<'_> {
             Endpoint::Responses | Endpoint::Messages | Endpoint::Embeddings | Endpoint::Other => None,
         }
     }
-}
-
-/// A choice with its message as it is on the wire.
-fn on_the_wire(choice: &Map<String, Value>) -> Map<String, Value> {
-    let mut choice = choice.clone();
-    choice.get_mut("message").into_iter().for_each(|message| *message = wire_message(message));
-    choice
 }
 
 /// Why a response or a message ended.

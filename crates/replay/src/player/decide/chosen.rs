@@ -1,4 +1,11 @@
-//! The records that a command may choose, and its choice.
+//! What is tried where no way of matching finds a record: secrets that only its record shows, and a command's choice.
+//!
+//! A prompt spells a password, and the response passes it on as the argument `password`: in the record the prompt has a placeholder, in the
+//! request that is to be replayed it is plain text, since the name comes after it. Where a record differs from a request in nothing but
+//! such texts, they are its secrets too, and the record is looked for once more.
+//! Limits: the closest records are compared; a secret has no whitespace.
+//!
+//! See docs/decisions/0066-secrets-that-only-the-answer-names.md and docs/decisions/0068-a-command-that-matches.md.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -7,12 +14,13 @@ use std::{
 
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
+use tokio::task::spawn_blocking;
 
 use crate::{
     account::http::plain,
     matching::requests::{Lookup, RequestMatch},
     player::{
-        CassettePlayer, MatchCommand,
+        CassettePlayer, MatchCommand, SessionState,
         decide::{lookup_request, match_command::MatchCommandError},
         incoming::IncomingRequest,
         miss::failed,
@@ -25,12 +33,6 @@ const MOST: usize = 24;
 
 /// Bytes that the bodies of candidates have together; further ones are left out.
 const BYTES: usize = 4 << 20;
-
-/// Request to a command, and the records that it may choose.
-struct CommandRequest {
-    json: Value,
-    candidates: HashSet<usize>,
-}
 
 impl CassettePlayer {
     /// Has the command choose a record where no other way found one; the error is the response where it could not.
@@ -61,11 +63,11 @@ impl CassettePlayer {
         let mut guard = command.lock().await;
         let player = Arc::clone(self);
         // Comparing takes milliseconds that no other request should wait for.
-        let made = tokio::task::spawn_blocking(move || {
+        let made = spawn_blocking(move || {
             let request = player.command_request(&incoming);
             (incoming, request)
         });
-        let (incoming, CommandRequest { json, candidates }) = made.await.ok()?;
+        let (incoming, (json, candidates)) = made.await.ok()?;
         let found = match command.choose(&mut guard, &json).await {
             Ok(None) => Ok(Lookup::Nothing),
             Ok(Some(id)) => match usize::try_from(id).ok().filter(|at| candidates.contains(at)) {
@@ -77,13 +79,13 @@ impl CassettePlayer {
             Err(error) => Err(error),
         };
         if found.is_err() {
-            guard.end();
+            *guard = None;
         }
         Some((incoming, found))
     }
 
-    /// The request and the records of its path that are most like it, in canonical form.
-    fn command_request(&self, incoming: &IncomingRequest) -> CommandRequest {
+    /// The request and the records of its path that are most like it, in canonical form; and the places of these.
+    fn command_request(&self, incoming: &IncomingRequest) -> (Value, HashSet<usize>) {
         let near = self.index.closest(&incoming.identity, &HashSet::new(), MOST);
         let served: BTreeMap<usize, usize> = {
             let sessions = self.sessions.lock();
@@ -106,7 +108,7 @@ impl CassettePlayer {
         let identity = &incoming.identity;
         let request = json!({"at": identity.boundary, "route": identity.route, "session": incoming.session,
             "body": identity.body()});
-        CommandRequest { json: json!({"request": request, "candidates": listed}), candidates }
+        (json!({"request": request, "candidates": listed}), candidates)
     }
 
     /// Answers a request whose record the command could not choose: a miss that names the command and the error.
@@ -119,5 +121,40 @@ impl CassettePlayer {
         let (number, _) = self.shared.pages.next();
         let miss = failed(&message, incoming, number);
         self.answer_miss(incoming, &miss, Some(number))
+    }
+}
+
+impl CassettePlayer {
+    /// Looks for the record of a request once more, where it can have secrets that only its record shows.
+    pub(crate) async fn or_named_later(
+        self: &Arc<Self>,
+        request: IncomingRequest,
+        lookup: Lookup,
+    ) -> Result<(IncomingRequest, Lookup), &'static str> {
+        if lookup != Lookup::Nothing || !self.has_placeholders() {
+            return Ok((request, lookup));
+        }
+        let player = Arc::clone(self);
+        // Comparing takes milliseconds that no other request should wait for.
+        let found = spawn_blocking(move || match player.named_later(&request) {
+            Some((named, lookup)) => (named, lookup),
+            None => (request, Lookup::Nothing),
+        });
+        found.await.map_err(|_| "the records could not be compared")
+    }
+
+    fn has_placeholders(&self) -> bool {
+        self.config.cassettes.iter().any(|cassette| !cassette.placeholders.is_empty())
+    }
+
+    fn named_later(&self, request: &IncomingRequest) -> Option<(IncomingRequest, Lookup)> {
+        self.index.named_later(&request.identity, &request.seen).find_map(|secrets| {
+            let named = request.with_secrets(&secrets, &self.config);
+            let (index, matching) = (&self.index, &self.config.matching);
+            let select = |state: &mut SessionState| state.session.select_also(index, matching, &lookup_request(&named));
+            // It is the request that was looked for before, and counts once.
+            let lookup = self.in_session(&request.session, select);
+            matches!(lookup, Lookup::Found(_)).then_some((named, lookup))
+        })
     }
 }

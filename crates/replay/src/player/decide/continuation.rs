@@ -14,13 +14,16 @@ use serde_json::{Map, Value};
 
 use crate::{
     matching::requests::{FoundRecord, Lookup},
-    player::{CassettePlayer, decide::lookup_request, incoming::IncomingRequest, secrets},
+    player::{
+        CassettePlayer,
+        decide::{cross::identified, lookup_request},
+        incoming::IncomingRequest,
+    },
 };
 use api::endpoints::CHAT;
 use recording::{
-    canonical::{RequestParts, SharedBody},
+    canonical::SharedBody,
     cassette::{AnswerContent, CassetteRecord, Moment, RecordedAnswer},
-    redaction::Redactor,
 };
 
 /// Fields by which a request limits its tokens.
@@ -52,10 +55,8 @@ impl CassettePlayer {
 
     /// The record of a request whose answer begins with a text: one that was served first.
     fn begun(&self, incoming: &IncomingRequest, body: &SharedBody, delivered: &str) -> Option<usize> {
-        let mut redactor = Redactor::new(&self.config.secrets);
-        let (shown, _) = secrets::shown_body(&mut redactor, body, None);
-        let call = RequestParts { method: "POST", path: CHAT, headers: &incoming.counted, body: &shown };
-        let records = self.index.of_key(self.config.rules.identify(&call).key);
+        let (identity, ..) = identified(body, incoming, &self.config, &self.config.rules);
+        let records = self.index.of_key(identity.key);
         let begins = |at: &&usize| {
             let Some((_, record)) = self.records.get(**at) else { return false };
             let with_values = self.with_values(**at, record, incoming);

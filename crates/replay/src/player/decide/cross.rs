@@ -31,9 +31,9 @@ use api::{
 use base::one_line::clipped;
 use net::wire::EventBuffer;
 use recording::{
-    canonical::{CanonicalRules, FieldPath, RequestParts, SharedBody},
+    canonical::{CanonicalRules, FieldPath, Identity, RequestParts, SharedBody},
     cassette::{AnswerContent, CassetteRecord},
-    redaction::Redactor,
+    redaction::{Redactor, SeenSecrets},
 };
 
 /// Fields that do not count across families.
@@ -60,7 +60,7 @@ pub(crate) fn as_chat(
     config: &PlayerConfig,
     rules: &CanonicalRules,
 ) -> Option<(IncomingRequest, ChatFamily)> {
-    let (mut chat, family) = chat_of(incoming)?;
+    let (mut chat, family) = chat_of(Endpoint::of_path(incoming.path()), &incoming.bytes)?;
     if matches!(&family, ChatFamily::Response(request) if request.previous().is_some()) {
         return None;
     }
@@ -78,7 +78,7 @@ pub(crate) fn is_written_as_chat(record: &CassetteRecord, incoming: &IncomingReq
 
 /// The same for an answer that was written as a chat's for any family: whatever the request continues.
 pub(crate) fn stands_for(incoming: &IncomingRequest, config: &PlayerConfig) -> Option<(IncomingRequest, ChatFamily)> {
-    let (chat, family) = chat_of(incoming)?;
+    let (chat, family) = chat_of(Endpoint::of_path(incoming.path()), &incoming.bytes)?;
     Some((request_as(incoming, chat, config, &config.rules), family))
 }
 
@@ -93,14 +93,14 @@ pub(crate) fn invalid(incoming: &IncomingRequest) -> String {
 }
 
 /// The body of the chat that a request of another family is to the engine.
-fn chat_of(incoming: &IncomingRequest) -> Option<(Map<String, Value>, ChatFamily)> {
-    match Endpoint::of_path(incoming.path()) {
+pub(crate) fn chat_of(endpoint: Endpoint, bytes: &[u8]) -> Option<(Map<String, Value>, ChatFamily)> {
+    match endpoint {
         Endpoint::Messages => {
-            let request = MessagesRequest::parse(&incoming.bytes).ok()?;
+            let request = MessagesRequest::parse(bytes).ok()?;
             Some((request.chat_body(SystemMessages::Inline).ok()?, ChatFamily::Message))
         }
         Endpoint::Responses => {
-            let request = ResponsesRequest::parse(&incoming.bytes).ok()?;
+            let request = ResponsesRequest::parse(bytes).ok()?;
             let chat = request.chat_body(request.messages(Vec::new()).ok()?);
             Some((chat, ChatFamily::Response(Arc::new(request))))
         }
@@ -117,10 +117,7 @@ fn request_as(
     let mut parts = incoming.parts.clone();
     parts.uri = Uri::from_static(CHAT);
     let body = SharedBody::from(Value::Object(chat));
-    let mut redactor = Redactor::new(&config.secrets);
-    let (shown, _) = secrets::shown_body(&mut redactor, &body, None);
-    let identity =
-        rules.identify(&RequestParts { method: "POST", path: CHAT, headers: &incoming.counted, body: &shown });
+    let (identity, shown, seen) = identified(&body, incoming, config, rules);
     IncomingRequest {
         identity,
         parts,
@@ -128,12 +125,25 @@ fn request_as(
         body,
         raw: None,
         shown,
-        seen: redactor.seen(),
+        seen,
         counted: incoming.counted.clone(),
         session: incoming.session.clone(),
         at: incoming.at,
         delivered: None,
     }
+}
+
+/// The identity of a chat in the place of a request, its body without its secrets, and these.
+pub(crate) fn identified(
+    body: &SharedBody,
+    incoming: &IncomingRequest,
+    config: &PlayerConfig,
+    rules: &CanonicalRules,
+) -> (Identity, SharedBody, SeenSecrets) {
+    let mut redactor = Redactor::new(&config.secrets);
+    let (shown, _) = secrets::shown_body(&mut redactor, body, None);
+    let call = RequestParts { method: "POST", path: CHAT, headers: &incoming.counted, body: &shown };
+    (rules.identify(&call), shown, redactor.seen())
 }
 
 impl ChatFamily {

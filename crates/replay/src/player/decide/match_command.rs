@@ -32,14 +32,11 @@ pub struct MatchCommand {
 
 /// A command that runs. When it is dropped, the command and what it started are killed.
 #[derive(Debug)]
-struct RunningCommand {
+pub(crate) struct RunningCommand {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
-
-/// Exclusive access to the command.
-pub(crate) struct CommandGuard<'a>(MutexGuard<'a, Option<RunningCommand>>);
 
 /// Failure of a command that is to choose a record.
 #[derive(Debug, thiserror::Error)]
@@ -73,31 +70,25 @@ impl MatchCommand {
     }
 
     /// Waits until no other request is being decided.
-    pub(crate) async fn lock(&self) -> CommandGuard<'_> {
-        CommandGuard(self.running.lock().await)
+    pub(crate) async fn lock(&self) -> MutexGuard<'_, Option<RunningCommand>> {
+        self.running.lock().await
     }
 
     /// Sends a request to the command and reads its choice. The command is ended if it fails or if the future is dropped.
     pub(crate) async fn choose(
         &self,
-        guard: &mut CommandGuard<'_>,
+        guard: &mut Option<RunningCommand>,
         request: &Value,
     ) -> Result<Option<u64>, MatchCommandError> {
-        let mut running = match guard.0.take() {
+        let mut running = match guard.take() {
             Some(running) => running,
             None => RunningCommand::start(&self.command).map_err(MatchCommandError::Start)?,
         };
         let slow = |_| MatchCommandError::Slow(self.patience);
         let answer = timeout(self.patience, running.send(request)).await.map_err(slow)??;
         let chosen = read_choice(&answer)?;
-        *guard.0 = Some(running);
+        *guard = Some(running);
         Ok(chosen)
-    }
-}
-
-impl CommandGuard<'_> {
-    pub(crate) fn end(&mut self) {
-        *self.0 = None;
     }
 }
 

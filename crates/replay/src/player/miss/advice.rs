@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::{
-    miss::{Advice, Comparison, edits, in_shell, only_flags},
+    miss::{Advice, Comparison, edits, file_in_shell, in_shell, only_flags},
     player::{
         CassettePlayer, PlayerConfig, config::forwarding::ModeExceptions, incoming::IncomingRequest,
         miss::NoRecordReason,
@@ -117,9 +117,7 @@ pub(crate) fn recording(config: &PlayerConfig, path: Option<&Path>, servers: &[&
         let command = format!("delete {file} and run vllm-vcr tap --cassette {folder} --upstream URL");
         return tapped(config, servers, &command, " -- COMMAND");
     }
-    let name =
-        path.and_then(|path| short(path, LONGEST / 4).or_else(|| short(Path::new(path.file_name()?), LONGEST / 4)));
-    let name = name.unwrap_or_else(|| "FILE".to_owned());
+    let name = file_in_shell(path);
     tapped(config, servers, &format!("vllm-vcr tap --mode new-episodes --upstream URL --cassette {name}"), "")
 }
 

@@ -70,27 +70,15 @@ fn reordered_tools(recorded: &Value, received: &Value, found: &mut Vec<BodyDiffe
         let within = format!("$.{field}[");
         found.retain(|difference| !difference.path.starts_with(&within));
         let only = if found.is_empty() { "only " } else { "" };
-        found.push(BodyDifference {
-            path: format!("{only}the order of {field}"),
-            operation: Operation::Replace,
-            recorded: names(&a),
-            received: names(&b),
-            at: None,
-        });
+        found.push(difference(format!("{only}the order of {field}"), Operation::Replace, names(&a), names(&b)));
     }
 }
 
 /// Bodies that are equal as JSON are spelled in another way.
 fn order(is_equal: bool, recorded: &Identity, received: &Identity) -> Option<BodyDifference> {
     let differs = is_equal && recorded.exact != received.exact;
-    let spelled = |text: &str| Some(Value::from(text));
-    differs.then(|| BodyDifference {
-        path: "the order of fields".to_owned(),
-        operation: Operation::Replace,
-        recorded: spelled("another one"),
-        received: spelled("another one"),
-        at: None,
-    })
+    let other = || Some(Value::from("another one"));
+    differs.then(|| difference("the order of fields".to_owned(), Operation::Replace, other(), other()))
 }
 
 /// The headers that count and differ.
@@ -140,5 +128,9 @@ fn sided(path: String, recorded: Option<String>, received: Option<String>) -> Op
         (None, Some(_)) => Operation::Add,
     };
     let value = |text: Option<String>| text.map(Value::from);
-    Some(BodyDifference { path, operation, recorded: value(recorded), received: value(received), at: None })
+    Some(difference(path, operation, value(recorded), value(received)))
+}
+
+fn difference(path: String, operation: Operation, recorded: Option<Value>, received: Option<Value>) -> BodyDifference {
+    BodyDifference { path, operation, recorded, received, at: None }
 }

@@ -7,7 +7,10 @@ pub(crate) mod advice;
 mod comparison;
 mod message;
 
-use std::sync::Arc;
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
@@ -45,6 +48,22 @@ base::named! {
         MatcherFailed = "matcher_failed",
         /// The session's cassette does not exist.
         NoCassette = "no_cassette",
+    }
+}
+
+/// Numbers of misses, and the address of `/vcr/…`, shared by a player and those of its sessions.
+#[derive(Debug, Default)]
+pub(crate) struct Pages {
+    last: AtomicU64,
+    /// URL of the server that answers `/vcr/…`.
+    pub(super) root: OnceLock<String>,
+}
+
+impl Pages {
+    /// Returns the number of the next miss, and its page's URL where one is known.
+    pub(crate) fn next(&self) -> (u64, Option<String>) {
+        let number = self.last.fetch_add(1, Relaxed) + 1;
+        (number, self.root.get().map(|root| format!("{root}/vcr/misses/{number}")))
     }
 }
 
@@ -104,7 +123,6 @@ impl PlayerMiss {
         if is_brief { self.log.lines().next().unwrap_or_default() } else { &self.log }
     }
 
-    /// Returns the JSON body.
     pub(super) fn body(&self) -> Value {
         self.envelope(self.param.as_deref(), &self.message, Some(&self.detail))
     }
@@ -300,6 +318,6 @@ impl CassettePlayer {
     }
 
     pub(crate) fn count_miss(&self, incoming: &IncomingRequest, reason: NoRecordReason) {
-        self.in_session(&incoming.session, |state| *state.missed.entry(reason.name()).or_default() += 1);
+        self.in_session(&incoming.session, |state| *state.counts.misses.entry(reason.name()).or_default() += 1);
     }
 }

@@ -5,9 +5,11 @@ use std::borrow::Cow;
 use serde_json::{Map, Value};
 
 use api::{Endpoint, answers::Answer};
+use net::wire::json_as_utf8;
 use recording::{
     canonical,
     cassette::{AnswerContent, Moment, SseEvent, short_message},
+    trace::ResponseContent,
 };
 
 /// An answer as a file shows it, and the fields of it that no two runs share.
@@ -37,7 +39,7 @@ pub(crate) fn body(path: &str, status: u16, bytes: &[u8]) -> Assembled {
 }
 
 /// Reads JSON; `None` where a number would not come back as it was.
-pub(crate) fn exact(bytes: &[u8]) -> Option<Value> {
+fn exact(bytes: &[u8]) -> Option<Value> {
     let value = serde_json::from_slice(bytes).ok()?;
     Some(value).filter(|_| !std::str::from_utf8(bytes).is_ok_and(loses_digits))
 }
@@ -116,6 +118,14 @@ fn counts(usage: &Value) -> Option<Value> {
     (!kept.is_empty()).then(|| kept.into())
 }
 
+/// The answer of a recorded response; `None` where it is none, or a number would not come back as it was.
+pub(crate) fn answer(endpoint: Endpoint, content: &ResponseContent) -> Option<Answer> {
+    match content {
+        ResponseContent::Events(events) => Answer::accumulate(endpoint, &data(events)?),
+        ResponseContent::Body(body) => Answer::read(endpoint, exact(&json_as_utf8(body))?),
+    }
+}
+
 /// Makes an answer of a stream's events.
 pub(crate) fn events(path: &str, events: &[Moment]) -> Assembled {
     let endpoint = Endpoint::of_path(path);
@@ -127,7 +137,7 @@ pub(crate) fn events(path: &str, events: &[Moment]) -> Assembled {
 }
 
 /// The data of events; `None` where a number would not come back as it was.
-pub(crate) fn data(events: &[Moment]) -> Option<Vec<Value>> {
+fn data(events: &[Moment]) -> Option<Vec<Value>> {
     let texts = || events.iter().filter_map(|Moment(_, data, _)| data.as_deref());
     (!texts().any(loses_digits)).then(|| texts().filter_map(|data| serde_json::from_str(data).ok()).collect())
 }

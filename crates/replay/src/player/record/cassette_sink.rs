@@ -71,29 +71,31 @@ pub(crate) enum EntryContent {
     Compared(Option<Box<Exchange>>, Box<ComparedWith>),
 }
 
-/// Writer of a cassette, and comparer of answers with recorded ones.
-#[derive(Debug)]
-pub struct CassetteSink {
-    /// `None` where answers are compared only.
-    writer: Option<CassetteWriter>,
-    secrets: RedactionRules,
-    errors: RecordErrors,
-    arrivals: Arc<OpenArrivals>,
-    counts: Arc<RecordCounts>,
-    progress: Arc<RecorderProgress>,
-    /// Everything before it was in the queue when the batch was taken.
-    first_open: u64,
-    /// What waits for earlier exchanges.
-    waiting: BTreeMap<u64, WaitingRecord>,
-    waiting_bytes: usize,
-    /// When what waits may be written again, and how many records and bytes of it were written.
-    next_waiting: Instant,
-    written_waiting: (usize, usize),
-    /// Values in the requests of what was written.
-    earlier: SessionValues,
-    /// Secrets that names show in what was written.
-    named: NamedValues,
-    failing: RateLimitedLog,
+base::with_defaults! {
+    /// Writer of a cassette, and comparer of answers with recorded ones.
+    #[derive(Debug)]
+    pub struct CassetteSink {
+        /// `None` where answers are compared only.
+        writer: Option<CassetteWriter>,
+        secrets: RedactionRules,
+        errors: RecordErrors,
+        arrivals: Arc<OpenArrivals>,
+        counts: Arc<RecordCounts>,
+        progress: Arc<RecorderProgress>,
+        /// Everything before it was in the queue when the batch was taken.
+        first_open: u64,
+        /// What waits for earlier exchanges.
+        waiting: BTreeMap<u64, WaitingRecord>,
+        waiting_bytes: usize,
+        /// When what waits may be written again, and how many records and bytes of it were written.
+        next_waiting: Instant = Instant::now(),
+        written_waiting: (usize, usize),
+        /// Values in the requests of what was written.
+        earlier: SessionValues,
+        /// Secrets that names show in what was written.
+        named: NamedValues,
+        failing: RateLimitedLog,
+    }
 }
 
 /// A record that waits for earlier ones.
@@ -115,23 +117,7 @@ impl CassetteSink {
         errors: RecordErrors,
         (arrivals, counts, progress): (Arc<OpenArrivals>, Arc<RecordCounts>, Arc<RecorderProgress>),
     ) -> Self {
-        let (waiting, failing) = (BTreeMap::new(), RateLimitedLog::default());
-        Self {
-            writer,
-            secrets,
-            errors,
-            arrivals,
-            counts,
-            progress,
-            first_open: 0,
-            waiting,
-            waiting_bytes: 0,
-            next_waiting: Instant::now(),
-            written_waiting: (0, 0),
-            earlier: SessionValues::default(),
-            named: NamedValues::default(),
-            failing,
-        }
+        Self { writer, secrets, errors, arrivals, counts, progress, ..Self::default() }
     }
 
     #[cfg(test)]

@@ -69,9 +69,11 @@ pub(crate) struct ComparedWith {
 impl ComparedWith {
     /// Compares an exchange with the record; without one, the upstream did not answer.
     pub(crate) fn compare(&self, exchange: Option<Box<Exchange>>, secrets: &RedactionRules) {
+        let add = |found: &AnswerDifferences| {
+            self.comparisons.lock().entry(self.session.clone()).or_default().add(found.comparison(&self.record));
+        };
         let Some(exchange) = exchange else {
-            self.comparisons.add(self, &AnswerDifferences::structure("the upstream did not answer"));
-            return;
+            return add(&AnswerDifferences::structure("the upstream did not answer"));
         };
         if matches!(exchange.outcome, Outcome::ClientGone | Outcome::Cut) {
             return;
@@ -79,27 +81,12 @@ impl ComparedWith {
         let mut recorded = record_of(*exchange);
         // Reports show what differs, and records hold no secrets.
         secrets::redact(secrets, &mut recorded.record, &mut recorded.side);
-        self.comparisons.add(self, &AnswerDifferences::between(&self.answer, &recorded.record.answer));
+        add(&AnswerDifferences::between(&self.answer, &recorded.record.answer));
     }
 }
 
 /// What was compared, by the session.
-#[derive(Debug, Default)]
-pub(crate) struct Comparisons(Lock<BTreeMap<String, AnswerComparison>>);
-
-impl Comparisons {
-    pub(crate) fn of(&self, session: &str) -> Option<AnswerComparison> {
-        self.0.lock().get(session).cloned()
-    }
-
-    pub(crate) fn forget(&self, session: &str) {
-        self.0.lock().remove(session);
-    }
-
-    fn add(&self, with: &ComparedWith, found: &AnswerDifferences) {
-        self.0.lock().entry(with.session.clone()).or_default().add(found.comparison(&with.record));
-    }
-}
+pub(crate) type Comparisons = Lock<BTreeMap<String, AnswerComparison>>;
 
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct AnswerDifferences {

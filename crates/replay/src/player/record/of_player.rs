@@ -63,7 +63,9 @@ impl CassettePlayer {
             answer: record.answer.clone(),
             comparisons: Arc::clone(&self.comparisons),
         };
-        Some(comparer.begin(request_of(request), request.at).compared_with(with))
+        let mut pending = comparer.begin(request_of(request), request.at);
+        pending.with = Some(Box::new(with));
+        Some(pending)
     }
 
     /// Waits until everything is compared, so that the report has it.

@@ -118,7 +118,7 @@ pub struct PendingExchange<S: Sink<Item = SinkEntry> = CassetteSink> {
     /// The response's status, once it is known.
     pub status: u16,
     /// The recorded answer with which its response is compared, where it is not recorded.
-    with: Option<Box<ComparedWith>>,
+    pub(crate) with: Option<Box<ComparedWith>>,
 }
 
 impl CassetteRecorder {
@@ -152,6 +152,11 @@ impl CassetteRecorder {
     /// The completions of responses whose clients leave.
     pub(crate) fn completions(&self) -> &Completions {
         &self.completions
+    }
+
+    /// Takes the next place.
+    pub(crate) fn place(self: &Arc<Self>) -> RecordPlace {
+        RecordPlace(self.ticket())
     }
 
     /// Submits a record that was replayed, where everything is written that is served.
@@ -260,15 +265,6 @@ impl<S: Sink<Item = SinkEntry>> Drop for RecordTicket<S> {
 }
 
 impl<S: Sink<Item = SinkEntry>> PendingExchange<S> {
-    /// The same, to be compared in place of being recorded.
-    pub(crate) fn compared_with(self, with: ComparedWith) -> Self {
-        Self { with: Some(Box::new(with)), ..self }
-    }
-
-    pub(crate) fn compared_record(&self) -> Option<&str> {
-        self.with.as_ref().map(|with| with.record.as_str())
-    }
-
     /// Time since the request came.
     pub(crate) fn elapsed(&self) -> Duration {
         self.at.elapsed()
@@ -323,13 +319,6 @@ impl<S: Sink<Item = SinkEntry>> PendingExchange<S> {
             None => EntryContent::Exchange(exchange),
         };
         self.ticket.submit(content, weight);
-    }
-}
-
-impl CassetteRecorder {
-    /// Takes the next place.
-    pub(crate) fn place(self: &Arc<Self>) -> RecordPlace {
-        RecordPlace(self.ticket())
     }
 }
 

@@ -69,7 +69,8 @@ fn outcome(decision: &Decision) -> (&'static str, Map<String, Value>) {
         }
         Decision::Forward(forward) => {
             why.extend(forward.request.extensions().get().into_iter().flat_map(MissCause::fields));
-            let compared = forward.pending.as_ref().map(|pending| pending.compared_record());
+            let compared =
+                forward.pending.as_ref().map(|pending| pending.with.as_ref().map(|with| with.record.as_str()));
             if let Some(Some(record)) = compared {
                 why.insert("record".to_owned(), record.into());
             }

@@ -47,7 +47,7 @@ impl Ledger for CassettePlayer {
         let mut sessions = self.sessions.lock();
         let reset = |(name, state): (&String, &mut SessionState)| {
             self.keep_reset(name, state);
-            self.comparisons.forget(name);
+            self.comparisons.lock().remove(name);
             rewind(state);
         };
         match session {

@@ -49,7 +49,7 @@ impl CassettePlayer {
         let recorded =
             secrets::shown_body(&mut Redactor::new(&self.config.secrets), &Value::from(tools).into(), None).0;
         let (recorded, sent) = (recorded.get("tools"), request.shown.get("tools"));
-        self.in_session(&request.session, |state| note(&mut state.tools, recorded, sent));
+        self.in_session(&request.session, |state| note(&mut state.counts.tools, recorded, sent));
     }
 }
 
