@@ -23,7 +23,7 @@ use crate::{
         engine::RecordedTiming,
         http::{ErrorResponse, read_body},
         metrics::{AdmissionPermit, ResponseMetrics},
-        middleware::Replay,
+        middleware::Intercept,
         request::{
             extract::{clock, is_json},
             messages, pipeline,
@@ -45,7 +45,7 @@ pub(super) struct Cassettes {
     pub(super) state: Arc<ServerState>,
 }
 
-impl Replay for Cassettes {
+impl Intercept for Cassettes {
     fn takes(&self, _: &Request) -> bool {
         true
     }
@@ -120,7 +120,7 @@ impl Cassettes {
 #[derive(Debug, Clone)]
 pub(super) struct SemanticAnswers(pub(super) Arc<ServerState>);
 
-impl Replay for SemanticAnswers {
+impl Intercept for SemanticAnswers {
     fn takes(&self, request: &Request) -> bool {
         request.extensions().get::<SemanticReplies>().is_some()
             && *request.method() == Method::POST

@@ -43,17 +43,6 @@ impl AnswerStream {
         Ok(self)
     }
 
-    /// Ends the choices that the engine runs.
-    pub(super) fn abort_scheduled(&mut self) {
-        let Some(run) = &mut self.run else { return };
-        for index in run.cancel() {
-            if let Some(sequence) = self.sequences.get_mut(index) {
-                sequence.choice.abort();
-                self.waiting.push(Reverse((Duration::ZERO, sequence.produced, index)));
-            }
-        }
-    }
-
     /// Use of the prefix cache as the engine had it: of a stream that of the choice that came first, of a body that of the last
     /// choice, as in vLLM.
     pub(super) fn cached(&self, is_body: bool) -> CachedTokens {

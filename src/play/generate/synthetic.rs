@@ -47,7 +47,7 @@ pub(in crate::play) fn made_up(state: &ServerState, wanted: &PromptQuery<'_>) ->
         Synthetic::Random => "random",
         Synthetic::Echo => "echo",
     };
-    let scripts = (0..wanted.choices).map(script).collect();
+    let scripts = (0..wanted.choices()).map(script).collect();
     PromptScripts { scripts, by: by.to_owned(), ..PromptScripts::default() }
 }
 

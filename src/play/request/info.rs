@@ -56,12 +56,17 @@ pub(in crate::play) async fn kv_event_sources() -> JsonText {
 
 /// `GET /metrics`.
 pub(in crate::play) async fn metrics(State(state): HandlerState) -> Response {
-    whole_page(CONTENT_TYPE, state.overrides.apply(metrics_page(&state)))
+    whole_page(CONTENT_TYPE, shown_metrics(&state))
 }
 
 /// Whatever else begins with `/metrics`, by any method.
 pub(in crate::play) async fn mounted_metrics(State(state): HandlerState) -> Response {
-    streamed_page(MOUNTED_CONTENT_TYPE, state.overrides.apply(metrics_page(&state)))
+    streamed_page(MOUNTED_CONTENT_TYPE, shown_metrics(&state))
+}
+
+/// The page of metrics.
+pub(in crate::play) fn shown_metrics(state: &ServerState) -> String {
+    state.overrides.apply(metrics_page(state))
 }
 
 /// The page of metrics without the values that were set from outside.

@@ -42,7 +42,7 @@ use crate::{
         faults::PromptTokens,
         http::{ErrorResponse, error, events},
         load::account::TraceSession,
-        middleware::Replay,
+        middleware::Intercept,
         recorded::{
             self, RecordedRequestFields,
             errors::{RefusedRequest, errors_of},
@@ -56,7 +56,7 @@ use crate::{
             extract::{JsonBody, clock, rank_of, request_id_of},
             prompts::{cached_or_validated, validated},
         },
-        selection::plan::{AnswerPlan, Failing, PlannedAnswer, RequestOrigin, plan, weight_of},
+        selection::plan::{AnswerPlan, PlannedAnswer, RequestOrigin, planned},
     },
     replay::delivery::{Clock, Wait, stream_of},
 };
@@ -64,7 +64,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(in crate::play) struct RecordedResponses(pub(in crate::play) Arc<ServerState>);
 
-impl Replay for RecordedResponses {
+impl Intercept for RecordedResponses {
     fn takes(&self, request: &Request) -> bool {
         let path = request.uri().path();
         *request.method() == Method::POST
@@ -209,24 +209,15 @@ async fn begin(state: &Arc<ServerState>, arrival: Arrival, validated: ValidatedR
     let rank = rank_of(&headers);
     let sent_id = request_id_of(&headers).map(str::to_owned);
     let request_id = sent_id.or_else(|| request.request_id.clone());
-    let weight = weight_of(&request, &prompts);
-    let is_constrained = request.is_constrained();
-    let planner = Arc::clone(state);
-    let plan = move || {
-        let (choices_before, wants_values) = (0, false);
-        let from =
-            RequestOrigin { request_id, session_id, rank, session, errors, at, choices_before, wants_values, refused };
-        plan(&planner, &request, prompts, from).map(|planned| (planned, request.stream))
-    };
-    let (planned, stream) =
-        if is_constrained { state.work.drawing.run(plan).await? } else { off_the_loop(weight, plan).await? };
-    let planned = match planned {
+    let (stream, choices_before, wants_values) = (request.stream, 0, false);
+    let from =
+        RequestOrigin { request_id, session_id, rank, session, errors, at, choices_before, wants_values, refused };
+    let planned = match planned(state, request, prompts, from).await? {
         AnswerPlan::Answer(planned) | AnswerPlan::Refused(_, planned) => *planned,
-        AnswerPlan::Failure(failing) => {
-            let Failing { failure, id, headers } = *failing;
+        AnswerPlan::Failure { error, due, id } => {
             let wait = Wait { clock, class: StreamClass::Whole, gate: state.hold(id, 1) };
-            wait.for_failure(at, failure.due).await;
-            return Err(failure.into_error(&headers));
+            wait.for_failure(at, due).await;
+            return Err(*error);
         }
     };
     let PlannedAnswer { answer, class, id, headers, max_tokens, cached } = planned;
