@@ -8,6 +8,8 @@ use std::{cmp::Reverse, collections::BinaryHeap, mem, sync::Arc, time::Duration}
 
 use tokio::time::Instant;
 
+pub(super) use self::scheduled::created;
+
 use crate::{
     api::{
         CachedTokens, ChoiceChunk, Opening, Position, RequestTimes, StopReason, Usage,
@@ -95,6 +97,7 @@ pub(super) struct AnswerStream {
     broken: bool,
     /// The step that is being sent.
     step: ChoiceStep,
+    /// What it takes of the memory for answers.
     pub(super) memory: MemoryReservation,
     /// Its requests of a simulated engine, where there is one.
     run: Option<EngineRun>,
@@ -169,12 +172,6 @@ impl AnswerStream {
     /// Encodes it in another form than its own.
     pub(super) fn set_form(&mut self, form: ResponseForm) {
         self.encoder.set_form(form);
-    }
-
-    /// Takes over what was counted for it before.
-    pub(super) fn with_memory(mut self, memory: MemoryReservation) -> Self {
-        self.memory = memory;
-        self
     }
 
     /// End of the answer, where that was later than its last token.

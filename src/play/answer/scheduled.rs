@@ -55,10 +55,15 @@ impl AnswerStream {
         CachedTokens::Reported(CacheUse { found, created: self.created(index, taken) })
     }
 
-    /// Prompt tokens of a choice that are new in the cache: those of full blocks, beyond those that were there.
+    /// Prompt tokens of a choice that are new in the cache.
     pub(in crate::play) fn created(&self, index: usize, taken: u32) -> u32 {
         let prompt = self.sequences.get(index).map_or(0, |sequence| sequence.prompt_tokens);
-        let full = prompt.checked_div(self.cache_block).unwrap_or(0).saturating_mul(self.cache_block);
-        full.saturating_sub(taken)
+        created(prompt, self.cache_block, taken)
     }
+}
+
+/// Tokens of a prompt that are new in a cache of such blocks: those of full blocks, beyond those that were there.
+pub(in crate::play) fn created(prompt: u32, block: u32, found: u32) -> u32 {
+    let full = prompt.checked_div(block).unwrap_or(0).saturating_mul(block);
+    full.saturating_sub(found)
 }

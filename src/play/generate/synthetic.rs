@@ -8,7 +8,7 @@ use rand::RngExt;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::{
-    api::{MaxTokens, StopReason},
+    api::MaxTokens,
     engine::synthetic::{MadeUpText, RandomTokens, SyntheticKey, SyntheticReasoning},
     play::{
         ServerState,
@@ -123,7 +123,7 @@ fn random(state: &ServerState, wanted: &PromptQuery<'_>, key: SyntheticKey) -> (
     let (count, reason) = length(state, wanted, wanted.prompt.max_tokens, key);
     let thought = marks.and_then(|marks| marks.within(count, state.config.synthetic.reasoning_share));
     let text = MadeUpText::new(words, thought, count);
-    (ChoiceTokens::MadeUp(text), ChoiceFinish { reason, stop_reason: StopReason::Unnamed, hides_last_token: false })
+    (ChoiceTokens::MadeUp(text), ChoiceFinish::of(reason))
 }
 
 /// Chooses the length of a random answer and the reason of its end: by itself, or at its limit.
@@ -211,7 +211,7 @@ fn echo(wanted: &PromptQuery<'_>) -> (ChoiceTokens, ChoiceFinish) {
     let count = if wanted.prompt.echo.is_empty() { 0 } else { count };
     let reason = if !repeats && wanted.prompt.echo.len() <= most { "stop" } else { "length" };
     let ids = ChoiceTokens::Repeated { ids: Arc::clone(&wanted.prompt.echo), count };
-    (ids, ChoiceFinish { reason, stop_reason: StopReason::Unnamed, hides_last_token: false })
+    (ids, ChoiceFinish::of(reason))
 }
 
 fn size(count: u32) -> usize {

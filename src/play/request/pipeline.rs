@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use crate::{
     api::{
-        Api, ApiError, CacheUse, GenerationRequest, UsageEvents,
+        Api, ApiError, CacheUse, GenerationRequest,
         answers::{FromChat, ResponseForm},
     },
     base::stats::StreamClass,
@@ -150,24 +150,11 @@ pub(in crate::play) async fn generate(
     arrival: Arrival,
     api: Api,
 ) -> Result<Response, ErrorResponse> {
-    let validated = match cached_or_validated(&state, api, arrival.body.clone(), reader(api)).await {
+    let validated = match cached_or_validated(&state, api, arrival.body.clone()).await {
         Ok(validated) => validated,
         Err(refused) => return Err(arrival.refused(&state, refused).await.into()),
     };
     Ok(respond(begin(&state, arrival, validated).await?).await?)
-}
-
-/// What reads the requests of an API.
-pub(in crate::play) fn reader(
-    api: Api,
-) -> impl FnOnce(&ServerState, &[u8]) -> Result<(GenerationRequest, ()), ApiError> + Send + 'static {
-    move |state, body| {
-        let mut request = GenerationRequest::parse(api, body)?;
-        if state.config.server.force_usage && request.stream {
-            request.usage_events = UsageEvents::EveryEvent;
-        }
-        Ok((request, ()))
-    }
 }
 
 /// Sends an answer in the words of its own family.

@@ -123,8 +123,7 @@ fn plan(
     let memory = reserve(request, &prompts).map_err(refused)?;
     let parsed = ParsedBy::of(&state.model.parsers, request);
     let requested = RequestedModel::of(state, request.model.as_deref());
-    let choices = usize::try_from(request.choices).unwrap_or(usize::MAX);
-    let mut chosen = Vec::with_capacity(prompts.len());
+    let (choices, mut chosen) = (usize::try_from(request.choices).unwrap_or(usize::MAX), Vec::new());
     for (at, prompt) in prompts.iter().enumerate() {
         check_cancelled()?;
         let wanted = PromptQuery {
@@ -151,7 +150,8 @@ fn plan(
     let cached = cache_use(state, request, &prompts, &chosen);
     let record = chosen.iter().flat_map(|chosen| &chosen.records).next().copied();
     let named = AnswerIdentity { id, model: requested.shown(state), at, cached, parsed, wants_values };
-    let mut answer = answer(state, request, prompts, chosen, &named).with_memory(memory);
+    let mut answer = answer(state, request, prompts, chosen, &named);
+    answer.memory = memory;
     if let Some(engine) = &state.engine {
         let concurrency = state.replay.as_ref().map_or(1, |replay| replay.concurrency(record));
         let shared = parameters(state, request, &named.id, from.session_id.as_deref(), &requested);
