@@ -19,7 +19,7 @@ use crate::{
         HandlerState, ServerState,
         admin_calls::{AdminResult, RefusedAdminCall, body_of, json_of, shown},
         faults::FaultLines,
-        request::info::metrics_page,
+        metrics,
     },
     replay::{player::AnswerRules, timing::Pacing},
 };
@@ -174,7 +174,7 @@ async fn clear_metrics(State(state): HandlerState) -> Response {
 
 async fn replace_metrics(State(state): HandlerState, request: Request) -> AdminResult {
     let values = json_of(request, LARGEST_METRICS).await?;
-    state.overrides.set(&values, &metrics_page(&state), false).map_err(RefusedAdminCall::wrong)?;
+    state.overrides.set(&values, &metrics::page(&state), false).map_err(RefusedAdminCall::wrong)?;
     Ok(shown(&state.overrides.shown()))
 }
 

@@ -20,12 +20,12 @@ use crate::{
     base::units::parse_duration,
     engine::step_clock::{Knobs, StepTimes, TransferTimes},
     play::{
-        HandlerState, ServerState, Synthetic,
+        HandlerState, ServerState,
         admin_calls::{AdminResult, RefusedAdminCall, body_of, json_of, shown},
         config::SimulatorOptions,
         faults::InjectedFailures,
         http::empty,
-        metrics::of_fake_metrics,
+        metrics::{self, of_fake_metrics},
     },
 };
 
@@ -108,7 +108,7 @@ fn settings(state: &ServerState) -> Value {
         "max-model-len": model.max_model_len,
         "max-num-seqs": max_num_seqs(state),
         "max-loras": config.lora.as_ref().map_or(0, |lora| lora.max_loras),
-        "mode": if matches!(state.synthetic(), Synthetic::Echo) { "echo" } else { "random" },
+        "mode": state.synthetic().name(),
         "seed": config.seed,
         "block-size": state.block_size,
         "enable-kvcache": config.engine.as_ref().is_some_and(|engine| engine.kv_events.is_some()),
@@ -301,11 +301,11 @@ impl ServerState {
     /// Values for what `fake-metrics` means.
     fn fake_values(&self, fields: &Value) -> Result<Value, String> {
         let max_loras = self.config.lora.as_ref().map_or(0, |lora| lora.max_loras);
-        of_fake_metrics(fields, &super::request::info::metrics_page(self), max_loras)
+        of_fake_metrics(fields, &metrics::page(self), max_loras)
     }
 
     fn set_values(&self, values: &Value) -> Result<(), String> {
-        self.overrides.set(values, &super::request::info::metrics_page(self), true)
+        self.overrides.set(values, &metrics::page(self), true)
     }
 
     pub(super) fn set_fake_metrics(&self) -> Result<(), String> {

@@ -21,6 +21,7 @@ use crate::{
     play::{
         Config, PlayError, Source, Synthetic, UnmatchedPace,
         engine::{Engine, EngineConfig, PublisherFaults, RecordedTiming, Slowdown},
+        http::REQUEST_ID,
         load::{
             BLOCK_SIZE, LoadedSources, account::TraceSession, adapters::Adapters, model::Model, samples::Samples,
             trace::LoadedTrace,
@@ -136,10 +137,7 @@ impl ServerState {
             Engine::start(resolved, &metrics, &name, seed, (slowdown, &faults))
         };
         if let Some(player) = &config.cassette_player {
-            player.serve_as(model.first_name());
-            if config.engine.is_some() {
-                player.make_engine_inputs(length);
-            }
+            introduce(player, &config, &model);
         }
         let adapters = Adapters::new(config.lora.as_ref(), config.server.runtime_lora_updating, &model)?;
         let access = McpAccess {
@@ -183,10 +181,7 @@ impl ServerState {
         let (pacing, changed_pacing) = (config.pacing, Arc::clone(&config.changed_pacing));
         let player = CassettePlayer::new(PlayerConfig { pacing, changed_pacing, ..PlayerConfig::default() })?;
         player.count_with(self.model.tokenizer.clone());
-        player.serve_as(self.model.first_name());
-        if config.engine.is_some() {
-            player.make_engine_inputs(self.model.max_model_len);
-        }
+        introduce(&player, config, &self.model);
         Ok(Arc::clone(self.semantic_player.get_or_init(|| player)))
     }
 
@@ -337,10 +332,17 @@ impl ServerState {
         if !self.config.request_id_headers {
             return None;
         }
-        let name = HeaderName::from_static("x-request-id");
-        let sent = headers.get(&name).cloned();
+        let sent = headers.get(REQUEST_ID).cloned();
         let value = sent.or_else(|| HeaderValue::from_str(&format!("{}{}", self.fresh_id(), self.fresh_id())).ok())?;
-        Some((name, value))
+        Some((REQUEST_ID, value))
+    }
+}
+
+/// Gives a player the model's name, and its length where answers pass through an engine.
+fn introduce(player: &CassettePlayer, config: &Config, model: &Model) {
+    player.serve_as(model.first_name());
+    if config.engine.is_some() {
+        player.make_engine_inputs(model.max_model_len);
     }
 }
 

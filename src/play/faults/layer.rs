@@ -24,7 +24,7 @@ use crate::{
     },
     net::server::{ConnectionEnd, media_type, receive_whole},
     play::{
-        http::{broken, unreceived},
+        http::{broken, header_text, unreceived},
         mcp::ROOT,
         middleware::{Intercept, called},
     },
@@ -309,7 +309,7 @@ impl FaultedRequest {
 
     /// Puts the faults into the response that are in its head and body.
     async fn after(mut self, mut response: Response) -> Response {
-        let record = response.headers().get("x-vcr-record").and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let record = header_text(response.headers(), "x-vcr-record").map(str::to_owned);
         self.chosen.retain(|chosen| chosen.concerns_record(record.as_deref()));
         self.end_replies();
         if let Some(other) = self.before_answer(|it| it.fault.selection.record.is_some()).await {

@@ -43,12 +43,8 @@ pub(in crate::play) fn made_up(state: &ServerState, wanted: &PromptQuery<'_>) ->
         let schedule = Schedule::uniform(u32::try_from(ids.len()).ok(), state.made_up_pacing());
         ChoiceScript { ids, schedule, finish, logprobs: None, begun: None, breaks_off: false }
     };
-    let by = match synthetic {
-        Synthetic::Random => "random",
-        Synthetic::Echo => "echo",
-    };
     let scripts = (0..wanted.choices()).map(script).collect();
-    PromptScripts { scripts, by: by.to_owned(), ..PromptScripts::default() }
+    PromptScripts { scripts, by: synthetic.name().to_owned(), ..PromptScripts::default() }
 }
 
 /// Random tokens in the place of recorded ones that are not known; the same whenever the record is served for a prompt.

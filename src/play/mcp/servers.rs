@@ -26,7 +26,7 @@ use crate::{
         wire::percent_decoded,
     },
     play::{
-        http::{ErrorResponse, body_of_type, empty_with, events_of_type, read_body},
+        http::{ErrorResponse, body_of_type, empty_with, events_of_type, header_text, read_body},
         mcp::{
             origin,
             stdio::{MOST_PAUSES, PAUSE},
@@ -373,7 +373,7 @@ fn unknown(servers: &Servers) -> http::Response<crate::net::server::ResponseBody
 }
 
 fn head(headers: &HeaderMap) -> McpHeaders {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let text = |name: &str| header_text(headers, name).map(str::to_owned);
     let accept: Vec<&str> = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
     let parameters = headers.iter().filter_map(|(name, value)| {
         let name = name.as_str().strip_prefix(PARAMETER)?;

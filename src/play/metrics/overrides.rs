@@ -23,16 +23,18 @@ enum SetValue {
     Wave { shape: WaveShape, start: f64, end: f64, period: Duration },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum WaveShape {
-    /// A sine between both.
-    Oscillate,
-    /// From one to the other, and it stays there.
-    Ramp,
-    /// From one to the other, again and again.
-    RampReset,
-    /// Half of the time each.
-    SquareWave,
+base::named! {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum WaveShape {
+        /// A sine between both.
+        Oscillate = "oscillate",
+        /// From one to the other, and it stays there.
+        Ramp = "ramp",
+        /// From one to the other, again and again.
+        RampReset = "rampreset",
+        /// Half of the time each.
+        SquareWave = "squarewave",
+    }
 }
 
 /// Samples with these labels have this value.
@@ -135,13 +137,7 @@ impl SetValue {
         }
         let parts: Vec<&str> = text.split(':').collect();
         let [shape, start, end, period] = parts.as_slice() else { return Err(wrong()) };
-        let shape = match *shape {
-            "oscillate" => WaveShape::Oscillate,
-            "ramp" => WaveShape::Ramp,
-            "rampreset" => WaveShape::RampReset,
-            "squarewave" => WaveShape::SquareWave,
-            _ => return Err(wrong()),
-        };
+        let shape = WaveShape::ALL.into_iter().find(|known| known.name() == *shape).ok_or_else(wrong)?;
         let number = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite()).ok_or_else(wrong);
         let period = parse_duration(period).ok().filter(|period| !period.is_zero()).ok_or_else(wrong)?;
         Ok(Self::Wave { shape, start: number(start)?, end: number(end)?, period })

@@ -38,13 +38,10 @@ use crate::{
     play::{
         ServerState, endpoints,
         engine::RecordedTiming,
-        http::{body_of_type, error, events_of_type, read_body, unix_seconds},
+        http::{REQUEST_ID, body_of_type, error, events_of_type, header_text, read_body, unix_seconds},
         load::account::TraceSession,
         metrics::ResponseMetrics,
-        request::{
-            blocking::off_the_loop,
-            extract::{clock, request_id_of},
-        },
+        request::{blocking::off_the_loop, extract::clock},
     },
     recording::{
         cassette::Moment,
@@ -176,7 +173,7 @@ fn plan(state: &ServerState, mut request: Candidate) -> Result<RecordedPlan, Api
     let Some(replay) = &state.replay else { return Ok(RecordedPlan::Pass(None)) };
     let fields = RecordedRequestFields::read(&request.body);
     request.limit = fields.limit;
-    let request_id = request_id_of(&request.headers).or(fields.request_id.as_deref());
+    let request_id = header_text(&request.headers, REQUEST_ID).or(fields.request_id.as_deref());
     let session = request.session.as_deref();
     let slot = session.unwrap_or(replay.account.default_session());
     let rules = replay.matcher.rules();

@@ -40,7 +40,7 @@ use crate::{
         dialect::{Dialect, VllmVersion},
         endpoints,
         faults::PromptTokens,
-        http::{ErrorResponse, error, events},
+        http::{ErrorResponse, REQUEST_ID, error, events, header_text},
         load::account::TraceSession,
         middleware::Intercept,
         recorded::{
@@ -53,7 +53,7 @@ use crate::{
             admitted::ValidatedRequest,
             blocking::off_the_loop,
             budget::held_json,
-            extract::{JsonBody, clock, rank_of, request_id_of},
+            extract::{JsonBody, clock, rank_of},
             prompts::{cached_or_validated, validated},
         },
         selection::plan::{AnswerPlan, PlannedAnswer, RequestOrigin, planned},
@@ -116,7 +116,7 @@ impl Arrival {
             off_the_loop(size, move || Ok(RecordedRequestFields::read(&body).request_id)).await.unwrap_or_default();
         let request = RefusedRequest {
             error,
-            request_id: request_id_of(&self.headers).or(in_body.as_deref()),
+            request_id: header_text(&self.headers, REQUEST_ID).or(in_body.as_deref()),
             session: self.session.as_deref(),
             errors: &self.errors,
         };
@@ -192,10 +192,9 @@ pub(in crate::play) async fn start<T: Send + 'static>(
 async fn begin(state: &Arc<ServerState>, arrival: Arrival, validated: ValidatedRequest) -> Result<Started, ApiError> {
     let Arrival { headers, session, errors, at, clock, .. } = arrival;
     let ValidatedRequest { request, prompts, refused } = validated;
-    let session_id = headers.get("x-session-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let session_id = header_text(&headers, "x-session-id").map(str::to_owned);
     let rank = rank_of(&headers);
-    let sent_id = request_id_of(&headers).map(str::to_owned);
-    let request_id = sent_id.or_else(|| request.request_id.clone());
+    let request_id = header_text(&headers, REQUEST_ID).map(str::to_owned).or_else(|| request.request_id.clone());
     let (stream, choices_before, wants_values) = (request.stream, 0, false);
     let from =
         RequestOrigin { request_id, session_id, rank, session, errors, at, choices_before, wants_values, refused };
