@@ -209,12 +209,11 @@ impl ServerState {
 
     /// That of cassettes, of the trace, or of both.
     pub(super) fn ledger(&self) -> Option<Arc<dyn Ledger>> {
-        let cassette_player =
-            self.config.cassette_player.clone().map(|cassette_player| cassette_player as Arc<dyn Ledger>);
+        let player = self.config.cassette_player.clone().map(|player| player as Arc<dyn Ledger>);
         let replay = self.replay.clone().map(|replay| replay as Arc<dyn Ledger>);
-        match (cassette_player, replay) {
+        match (player, replay) {
             (Some(first), Some(behind)) => Some(Arc::new(Both { first, behind })),
-            (cassette_player, replay) => cassette_player.or(replay),
+            (player, replay) => player.or(replay),
         }
     }
 
@@ -270,11 +269,10 @@ impl ServerState {
     pub(super) fn rank(&self, named: Option<i128>) -> Result<Option<usize>, ApiError> {
         let ranks = self.engine.as_ref().map_or(1, Engine::ranks);
         let Some(named) = named else { return Ok(None) };
-        usize::try_from(named)
-            .ok()
-            .filter(|rank| *rank < ranks)
-            .map(Some)
-            .ok_or_else(|| ApiError::bad_request(format!("data_parallel_rank {named} is out of range [0, {ranks}).")))
+        match usize::try_from(named) {
+            Ok(rank) if rank < ranks => Ok(Some(rank)),
+            _ => Err(ApiError::bad_request(format!("data_parallel_rank {named} is out of range [0, {ranks})."))),
+        }
     }
 
     /// A number that was not given out before.

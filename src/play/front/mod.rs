@@ -12,7 +12,7 @@ use std::{ops::ControlFlow, sync::Arc};
 
 use axum::{body::Body, extract::Request, response::Response};
 use futures_util::future::BoxFuture;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use hyper::body::Incoming;
 use tower::{ServiceBuilder, util::MapRequestLayer};
 
@@ -91,16 +91,16 @@ pub(super) async fn answer(
 struct AddHeaders(Arc<ServerState>);
 
 impl Middleware for AddHeaders {
-    type Kept = HeaderMap;
+    type Kept = (HeaderMap, Option<(HeaderName, HeaderValue)>);
 
-    fn before(&self, request: &mut Request) -> ControlFlow<Response, HeaderMap> {
-        let mut headers = simulator::pod_headers(&self.0);
-        headers.extend(self.0.request_id_header(request.headers()));
-        ControlFlow::Continue(headers)
+    fn before(&self, request: &mut Request) -> ControlFlow<Response, Self::Kept> {
+        ControlFlow::Continue((simulator::pod_headers(&self.0), self.0.request_id_header(request.headers())))
     }
 
-    fn after(headers: HeaderMap, mut response: Response) -> Response {
-        response.headers_mut().extend(headers);
+    fn after((pod, id): Self::Kept, mut response: Response) -> Response {
+        // The pod replaces a recorded one; an id is added to a recorded one.
+        response.headers_mut().extend(pod);
+        response.headers_mut().extend(id);
         response
     }
 }
