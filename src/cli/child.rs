@@ -44,13 +44,14 @@ pub(in crate::cli) struct CassetteVariables {
 }
 
 impl CassetteVariables {
-    pub(in crate::cli) fn new(cassette_player: &CassettePlayer, args: &CassetteArgs) -> Self {
-        Self {
+    /// Those of a player; none without one.
+    pub(in crate::cli) fn new(cassette_player: Option<&CassettePlayer>, args: &CassetteArgs) -> Self {
+        cassette_player.map_or_else(Self::default, |cassette_player| Self {
             upstreams: cassette_player.upstreams(),
             base_time: cassette_player.base_time(),
             mode: Some(args.mode.unwrap_or(ModeArg::None).name()),
             allowed_hosts: args.block_network.then(|| args.allow_host.clone()),
-        }
+        })
     }
 }
 

@@ -4,9 +4,11 @@ pub(in crate::play) mod collect;
 mod scheduled;
 pub(in crate::play) mod tokens;
 
-use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc, time::Duration};
+use std::{cmp::Reverse, collections::BinaryHeap, mem, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
+
+pub(super) use self::scheduled::created;
 
 use crate::{
     api::{
@@ -95,6 +97,7 @@ pub(super) struct AnswerStream {
     broken: bool,
     /// The step that is being sent.
     step: ChoiceStep,
+    /// What it takes of the memory for answers.
     pub(super) memory: MemoryReservation,
     /// Its requests of a simulated engine, where there is one.
     run: Option<EngineRun>,
@@ -171,12 +174,6 @@ impl AnswerStream {
         self.encoder.set_form(form);
     }
 
-    /// Takes over what was counted for it before.
-    pub(super) fn with_memory(mut self, memory: MemoryReservation) -> Self {
-        self.memory = memory;
-        self
-    }
-
     /// End of the answer, where that was later than its last token.
     fn end(&self) -> Duration {
         if !self.closing.is_zero() && self.sequences.iter().all(|sequence| sequence.choice.is_whole()) {
@@ -189,43 +186,41 @@ impl AnswerStream {
         u32::try_from(self.sequences.len()).unwrap_or(u32::MAX)
     }
 
-    /// Steps the choice that `next_due` named, if there is such a one.
-    fn step(&mut self, index: usize, now: Instant, step: &mut ChoiceStep) -> bool {
+    /// Steps the choice that `next_due` named, and gives its step to `put`; nothing where there is no such choice.
+    fn step<T>(&mut self, index: usize, now: Instant, put: impl FnOnce(&mut Self, &mut ChoiceStep) -> T) -> Option<T> {
         let due = self.waiting.pop().map_or(Duration::ZERO, |Reverse((due, ..))| due);
         self.latest = self.latest.max(due);
-        let Some(sequence) = self.sequences.get_mut(index) else { return false };
+        let sequence = self.sequences.get_mut(index)?;
         let run = self.run.as_mut().filter(|run| run.has(index));
         // The engine's times are those at which its steps end.
         let now = if run.is_some() { sequence.metrics.at(due) } else { now };
-        sequence.choice.step(step);
+        let mut step = mem::take(&mut self.step);
+        sequence.choice.step(&mut step);
         if sequence.only_echoes {
             step.text.clear();
         }
-        match &step.finish {
-            Some(("abort", _)) if step.ids.is_empty() => match self.aborted {
-                Some(AbortedBy::Engine) => sequence.metrics.end_before_first(now),
-                // Nothing comes from the engine for it.
-                Some(AbortedBy::Server) | None => {}
-            },
-            _ => sequence.metrics.step(u32::try_from(step.ids.len()).unwrap_or(u32::MAX), now),
+        let tokens = u32::try_from(step.ids.len()).unwrap_or(u32::MAX);
+        match (&step.finish, self.aborted) {
+            (Some(("abort", _)), Some(AbortedBy::Engine)) if tokens == 0 => sequence.metrics.end_before_first(now),
+            // Nothing comes from the engine for it.
+            (Some(("abort", _)), _) if tokens == 0 => {}
+            _ => sequence.metrics.step(tokens, now),
         }
         if let Some((reason, _)) = &step.finish {
             sequence.metrics.finish(reason, self.aborted);
+            self.failed |= *reason == "error";
+            let breaks_off = *reason == "abort" && self.aborted.is_none() && sequence.choice.breaks_off();
+            step.finish.take_if(|(reason, _)| *reason == "error" || breaks_off);
         }
-        if step.finish.as_ref().is_some_and(|(reason, _)| *reason == "error") {
-            self.failed = true;
-            step.finish = None;
-        }
-        if step.finish.as_ref().is_some_and(|(reason, _)| *reason == "abort") && self.aborted.is_none() {
-            step.finish = step.finish.take().filter(|_| !sequence.choice.breaks_off());
-        }
-        sequence.produced = sequence.produced.saturating_add(u32::try_from(step.ids.len()).unwrap_or(u32::MAX));
+        sequence.produced = sequence.produced.saturating_add(tokens);
         match (run, sequence.choice.next_due()) {
             (None, next) => self.waiting.extend(next.map(|due| Reverse((due, sequence.produced, index)))),
             (Some(run), None) => run.finish(index, sequence.produced),
             (Some(_), Some(_)) => {}
         }
-        true
+        let put = put(self, &mut step);
+        self.step = step;
+        Some(put)
     }
 
     /// Puts events before the first token, as many as are written together; whether that was all of them.
@@ -263,7 +258,7 @@ impl AnswerStream {
     fn put_event(&mut self, index: usize, step: &mut ChoiceStep, events: &mut EventBuffer) {
         let echoed = self.echo(index);
         let Some(sequence) = self.sequences.get_mut(index) else { return };
-        let was_opened = std::mem::replace(&mut sequence.opened, true);
+        let was_opened = mem::replace(&mut sequence.opened, true);
         let parsed = sequence.parser.as_mut().map(|parser| parser.event(step));
         let is_held_back = parsed.as_ref().is_some_and(Option::is_none);
         let parsed = parsed.map(Option::unwrap_or_default);

@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use http::{HeaderValue, Method, request::Parts};
+use http::{Method, request::Parts};
 use http_body_util::BodyExt;
 use tokio::time::Instant;
 
@@ -23,17 +23,18 @@ use crate::{
         engine::RecordedTiming,
         http::{ErrorResponse, read_body},
         metrics::{AdmissionPermit, ResponseMetrics},
-        middleware::Replay,
+        middleware::Intercept,
         request::{
             extract::{clock, is_json},
-            messages, pipeline,
-            prompts::validated,
+            messages,
+            prompts::{reader, validated},
             responses,
         },
         selection::plan::engine_id,
         state::ServerState,
     },
     replay::{
+        account::http::put,
         delivery::Clock,
         player::{CassettePlayer, Decided, Decision, ReceivedRequest, ReplayedResponse, SemanticReplies, Unanswered},
     },
@@ -45,7 +46,7 @@ pub(super) struct Cassettes {
     pub(super) state: Arc<ServerState>,
 }
 
-impl Replay for Cassettes {
+impl Intercept for Cassettes {
     fn takes(&self, _: &Request) -> bool {
         true
     }
@@ -120,7 +121,7 @@ impl Cassettes {
 #[derive(Debug, Clone)]
 pub(super) struct SemanticAnswers(pub(super) Arc<ServerState>);
 
-impl Replay for SemanticAnswers {
+impl Intercept for SemanticAnswers {
     fn takes(&self, request: &Request) -> bool {
         request.extensions().get::<SemanticReplies>().is_some()
             && *request.method() == Method::POST
@@ -172,21 +173,20 @@ impl SemanticAnswers {
         if !is_json(&parts.headers) {
             return Err(ApiError::unsupported_media_type());
         }
-        match Endpoint::of_path(parts.uri.path()) {
-            Endpoint::Chat => validated(state, body, pipeline::reader(Api::Chat)).await?.0.accepted().map(drop),
-            Endpoint::Completions => {
-                validated(state, body, pipeline::reader(Api::Completions)).await?.0.accepted().map(drop)
-            }
-            Endpoint::Messages => validated(state, body, messages::read).await?.0.accepted().map(drop),
+        let validated = match Endpoint::of_path(parts.uri.path()) {
+            Endpoint::Chat => validated(state, body, reader(Api::Chat)).await?.0,
+            Endpoint::Completions => validated(state, body, reader(Api::Completions)).await?.0,
+            Endpoint::Messages => validated(state, body, messages::read).await?.0,
             Endpoint::Responses => {
                 let (validated, (request, _)) = validated(state, body, responses::read).await?;
                 if request.is_background() {
                     return Err(ApiError::bad_request("a response in the background is made by the server itself"));
                 }
-                validated.accepted().map(drop)
+                validated
             }
-            Endpoint::Embeddings | Endpoint::Other => Ok(()),
-        }
+            Endpoint::Embeddings | Endpoint::Other => return Ok(()),
+        };
+        validated.accepted().map(drop)
     }
 }
 
@@ -199,8 +199,8 @@ pub(super) fn refusal(error: ApiError, endpoint: Endpoint) -> Response {
 }
 
 fn in_session(mut response: Response, session: Option<&str>) -> Response {
-    if let Some(session) = session.and_then(|session| HeaderValue::from_str(session).ok()) {
-        response.headers_mut().insert("x-vcr-session", session);
+    if let Some(session) = session {
+        put(response.headers_mut(), "x-vcr-session", session);
     }
     response
 }

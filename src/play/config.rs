@@ -183,13 +183,15 @@ pub enum TokenizerSource {
     None,
 }
 
-/// Tokens that are made up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Synthetic {
-    /// Seeded random ordinary tokens.
-    Random,
-    /// The prompt's own tokens (a chat's last message) once; with `ignore_eos` again and again.
-    Echo,
+base::named! {
+    /// Tokens that are made up.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Synthetic {
+        /// Seeded random ordinary tokens.
+        Random = "random",
+        /// The prompt's own tokens (a chat's last message) once; with `ignore_eos` again and again.
+        Echo = "echo",
+    }
 }
 
 /// Answer to a request without a record.

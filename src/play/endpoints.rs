@@ -8,7 +8,7 @@ use axum::{
     extract::MatchedPath,
     handler::Handler,
     response::Response,
-    routing::{MethodFilter, MethodRouter, any, get, on, post},
+    routing::{MethodFilter, any, get, on, post},
 };
 use futures_util::future::BoxFuture;
 use http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, header};
@@ -20,7 +20,7 @@ use crate::{
         Player,
         dialect::Dialect,
         front::path::{SentPath, other_ending},
-        http::{empty_with, json},
+        http::{empty_with, header_text, json},
         metrics::NotServed,
     },
 };
@@ -77,7 +77,7 @@ impl Endpoints {
         self.on_any(methods, path, AnyHandler::new(handler))
     }
 
-    fn on_any(self, methods: &'static str, path: &'static str, handler: AnyHandler) -> Self {
+    fn on_any(mut self, methods: &'static str, path: &'static str, handler: AnyHandler) -> Self {
         // Where the engine has a route for each method, it names the first one.
         let allow = if methods == "GET, POST" { "GET" } else { methods };
         let refuse = move || async move { not_allowed(allow) };
@@ -88,13 +88,10 @@ impl Endpoints {
             "GET, POST" => on(MethodFilter::GET.or(MethodFilter::POST), handler).head(refuse),
             _ => post(handler),
         };
-        self.route(path, endpoint.fallback(refuse))
-    }
-
-    /// Adds an endpoint unless the imitated version lacks it.
-    fn route(mut self, path: &'static str, methods: MethodRouter<Player>) -> Self {
+        // The imitated version may lack it.
         if self.dialect.has(path) {
-            self.router = self.router.route(path, methods).route(&format!("{path}/"), any(redirect));
+            let endpoint = endpoint.fallback(refuse);
+            self.router = self.router.route(path, endpoint).route(&format!("{path}/"), any(redirect));
             self.paths.push(path);
         }
         self
@@ -134,7 +131,7 @@ fn not_allowed(allow: &'static str) -> Response {
 
 /// The way to the path that was meant, where only a `/` at its end is too much.
 async fn redirect<B>(request: Request<B>) -> Response {
-    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = header_text(request.headers(), header::HOST);
     let Some(host) = host.or_else(|| request.uri().authority().map(|authority| authority.as_str())) else {
         return not_found().await;
     };

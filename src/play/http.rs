@@ -5,7 +5,7 @@ use std::{cell::RefCell, sync::Arc};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use futures_util::Stream;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, header::AsHeaderName};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use time::{OffsetDateTime, macros::format_description};
@@ -38,6 +38,14 @@ pub(super) fn unreceived(why: NotWhole, limit: usize) -> ApiError {
         NotWhole::TooLarge => ApiError::too_large(limit),
         NotWhole::BrokeOff => ApiError::unreadable(),
     }
+}
+
+/// The header with the id that a client gives its request.
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The value of a header, where it is text.
+pub(super) fn header_text(headers: &HeaderMap, name: impl AsHeaderName) -> Option<&str> {
+    headers.get(name)?.to_str().ok()
 }
 
 /// The text of a JSON answer.

@@ -9,11 +9,13 @@ use std::{
 };
 
 use axum::{extract::Request, response::Response};
-use http::HeaderMap;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::{base::lock::Lock, play::faults::FaultsOf};
+use crate::{
+    base::lock::Lock,
+    play::{faults::FaultsOf, http::header_text},
+};
 
 /// Maximum number of requests that are kept.
 const KEPT: usize = 500;
@@ -56,10 +58,6 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn text(headers: &HeaderMap, name: &str) -> Option<String> {
-    headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
-}
-
 impl LiveRequests {
     /// Notes a request if the page is viewed.
     pub(in crate::play) fn begin(&self, request: &Request) -> Option<LiveNumber> {
@@ -77,7 +75,7 @@ impl LiveRequests {
             number,
             at_ms: millis(now),
             request: format!("{} {}", request.method(), request.uri().path()),
-            session: text(request.headers(), "x-vcr-session"),
+            session: header_text(request.headers(), "x-vcr-session").map(str::to_owned),
             status: None,
             record: None,
             found: None,
@@ -99,15 +97,15 @@ impl LiveRequests {
 
     /// Notes the fields that a response has of itself.
     pub(in crate::play) fn answered(&self, number: LiveNumber, response: &Response) {
-        let headers = response.headers();
+        let text = |name: &str| header_text(response.headers(), name).map(str::to_owned);
         let faults = response.extensions().get::<FaultsOf>();
         let faults = faults.iter().flat_map(|FaultsOf(faults)| faults).map(|fault| fault.what()).collect();
         self.change(number, |request| {
             request.status = Some(response.status().as_u16());
-            request.session = text(headers, "x-vcr-session").or(request.session.take());
-            request.record = text(headers, "x-vcr-record");
-            request.found = text(headers, "x-vcr-match");
-            request.miss = text(headers, "x-vcr-miss");
+            request.session = text("x-vcr-session").or(request.session.take());
+            request.record = text("x-vcr-record");
+            request.found = text("x-vcr-match");
+            request.miss = text("x-vcr-miss");
             request.faults = faults;
         });
     }

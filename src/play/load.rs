@@ -36,9 +36,7 @@ use crate::{
             trace::LoadedTrace,
         },
     },
-    recording::trace::{
-        BadLines, LoadProgress, LoadedFile, Meta, RecordRef, Sources, Store, TokenizerId, TraceError, load_all,
-    },
+    recording::trace::{BadLines, LoadProgress, LoadedFile, Meta, RecordRef, Sources, Store, TraceError, load_all},
     replay::matching::{Keys, MatchBy, MatchRules, Matcher},
     text::prompt::{BlockHasher, PromptError, Tokenizer},
 };
@@ -82,7 +80,7 @@ pub(super) fn load(config: &Config) -> Result<LoadedSources, PlayError> {
     if records.iter().all(is_left_out) {
         return Err(PlayError::Empty { trace: name });
     }
-    let tokenizer = for_model(tokenizer(config, &name, &records)?, config);
+    let tokenizer = tokenizer(config, &name, &records)?;
     records.sort();
     let usual = || advice::longest(&records).max(DEFAULT_MODEL_LEN);
     let max_model_len = model_length(config, records.meta.block_size, usual);
@@ -124,11 +122,7 @@ fn without_trace(config: &Config) -> Result<LoadedSources, PlayError> {
     if config.synthetic.output_tokens == Some(OutputTokens::Trace) {
         return Err(PlayError::NoLengths);
     }
-    let tokenizer = match given(config, None)? {
-        Some(tokenizer) => tokenizer,
-        None => builtin::tokenizer()?,
-    };
-    let tokenizer = for_model(tokenizer, config);
+    let tokenizer = configured(config, None)?;
     let max_model_len = model_length(config, None, || DEFAULT_MODEL_LEN);
     let (model, recorded_models) = (tokenizer.name().to_owned(), Vec::new());
     Ok(LoadedSources { replay: None, model, recorded_models, tokenizer, max_model_len })
@@ -204,25 +198,16 @@ fn load_files(sources: &Sources, progress: &Arc<LoadProgress>) -> Result<Store, 
 /// Errors: when they are keyed and the key at hand is another one.
 fn hasher(meta: &Meta, config: &Config) -> Result<BlockHasher, PlayError> {
     let block_size = meta.block_size.unwrap_or(BLOCK_SIZE);
-    let unkeyed = BlockHasher::new(meta.block_hash.unwrap_or_default(), block_size);
-    let Some(wanted) = &meta.hash_key_id else {
-        return match &config.hash_key {
-            Some(_) => Err(PlayError::NoHashKey),
-            None => Ok(unkeyed),
-        };
-    };
-    match &config.hash_key {
-        Some(key) if key.id() == *wanted => Ok(BlockHasher::keyed(key.clone(), block_size)),
-        Some(key) => Err(PlayError::HashKey { given: key.id(), wanted: wanted.clone() }),
-        None => {
-            if MatchBy::any_by_prompt(&config.order) {
-                tracing::warn!(
-                    "the trace's block hashes are keyed: without --hash-key-file no prompt matches by its prefix"
-                );
-            }
-            Ok(unkeyed)
-        }
+    match (&meta.hash_key_id, &config.hash_key) {
+        (Some(wanted), Some(key)) if key.id() == *wanted => return Ok(BlockHasher::keyed(key.clone(), block_size)),
+        (Some(wanted), Some(key)) => return Err(PlayError::HashKey { given: key.id(), wanted: wanted.clone() }),
+        (None, Some(_)) => return Err(PlayError::NoHashKey),
+        (Some(_), None) if MatchBy::any_by_prompt(&config.order) => tracing::warn!(
+            "the trace's block hashes are keyed: without --hash-key-file no prompt matches by its prefix"
+        ),
+        (_, None) => {}
     }
+    Ok(BlockHasher::new(meta.block_hash.unwrap_or_default(), block_size))
 }
 
 /// The models that answered, the one that most records were asked of first.
@@ -240,42 +225,23 @@ fn recorded_models(records: &Store) -> Vec<String> {
 
 /// The tokenizer that the trace's ids belong to: the one that was given, or the built-in one where it is the same.
 fn tokenizer(config: &Config, name: &str, trace: &Store) -> Result<Tokenizer, PlayError> {
-    let recorded = trace.meta.tokenizer.as_ref();
-    let tokenizer = match given(config, Some(trace))? {
-        Some(tokenizer) if tokenizer.is_ids_only() => return Ok(tokenizer),
-        Some(tokenizer) => tokenizer,
-        None => {
-            let builtin = builtin::tokenizer()?;
-            let fits = match recorded {
-                Some(recorded) => recorded.fingerprint == builtin.fingerprint(),
-                None => !has_ids(trace) || recorded_models(trace) == [builtin.name()],
-            };
-            if !fits {
-                let trace = name.to_owned();
-                return Err(match recorded {
-                    Some(recorded) if recorded.name == builtin.name() => other_tokenizer(trace, recorded, &builtin),
-                    Some(recorded) => PlayError::TokenizerNeeded { trace, needed: recorded.name.clone() },
-                    None => PlayError::TokenizerUnsaid { trace },
-                });
-            }
-            builtin
-        }
-    };
-    match recorded {
-        Some(recorded) if recorded.fingerprint != tokenizer.fingerprint() => {
-            Err(other_tokenizer(name.to_owned(), recorded, &tokenizer))
-        }
-        _ => Ok(tokenizer),
-    }
-}
-
-fn other_tokenizer(trace: String, recorded: &TokenizerId, given: &Tokenizer) -> PlayError {
-    PlayError::OtherTokenizer {
-        trace,
-        recorded: recorded.name.clone(),
-        recorded_fingerprint: recorded.fingerprint.clone(),
-        given: given.name().to_owned(),
-        given_fingerprint: given.fingerprint().to_owned(),
+    let tokenizer = configured(config, Some(trace))?;
+    let is_given = !matches!(config.tokenizer, TokenizerSource::BuiltIn);
+    let has_ids = || trace.iter().any(|record| record.ids().is_some());
+    let (trace_name, own_name) = (name.to_owned(), tokenizer.name());
+    match &trace.meta.tokenizer {
+        _ if tokenizer.is_ids_only() => Ok(tokenizer),
+        Some(recorded) if recorded.fingerprint == tokenizer.fingerprint() => Ok(tokenizer),
+        Some(recorded) if is_given || recorded.name == own_name => Err(PlayError::OtherTokenizer {
+            trace: trace_name,
+            recorded: recorded.name.clone(),
+            recorded_fingerprint: recorded.fingerprint.clone(),
+            given: own_name.to_owned(),
+            given_fingerprint: tokenizer.fingerprint().to_owned(),
+        }),
+        Some(recorded) => Err(PlayError::TokenizerNeeded { trace: trace_name, needed: recorded.name.clone() }),
+        None if is_given || !has_ids() || recorded_models(trace) == [own_name] => Ok(tokenizer),
+        None => Err(PlayError::TokenizerUnsaid { trace: trace_name }),
     }
 }
 
@@ -292,29 +258,22 @@ pub fn load_tokenizer(spec: &str) -> Result<Tokenizer, PromptError> {
     Tokenizer::load(spec, &|url, token| net::download(url, token, LARGEST_FILE).map_err(|error| error.to_string()))
 }
 
-fn given(config: &Config, trace: Option<&Store>) -> Result<Option<Tokenizer>, PlayError> {
-    Ok(match &config.tokenizer {
-        TokenizerSource::BuiltIn => None,
+/// The tokenizer of a configuration, with the size of the model's vocabulary where a user gave it.
+fn configured(config: &Config, trace: Option<&Store>) -> Result<Tokenizer, PlayError> {
+    let tokenizer = match &config.tokenizer {
+        TokenizerSource::BuiltIn => builtin::tokenizer()?,
         TokenizerSource::None => {
             let recorded = trace.and_then(|trace| trace.iter().filter_map(|record| record.ids()).flatten().max());
             let recorded = recorded.map_or(0, |id| id.saturating_add(1));
-            Some(Tokenizer::ids_only(config.vocabulary.unwrap_or(DEFAULT_IDS).max(recorded))?)
+            Tokenizer::ids_only(config.vocabulary.unwrap_or(DEFAULT_IDS).max(recorded))?
         }
-        TokenizerSource::Spec(spec) => Some(load_tokenizer(spec)?),
-        TokenizerSource::Loaded(tokenizer) => Some(tokenizer.clone()),
-    })
-}
-
-fn has_ids(trace: &Store) -> bool {
-    trace.iter().any(|record| record.ids().is_some())
-}
-
-/// The tokenizer with the size of the model's vocabulary, where a user gave it.
-fn for_model(tokenizer: Tokenizer, config: &Config) -> Tokenizer {
-    match config.vocabulary {
+        TokenizerSource::Spec(spec) => load_tokenizer(spec)?,
+        TokenizerSource::Loaded(tokenizer) => tokenizer.clone(),
+    };
+    Ok(match config.vocabulary {
         Some(size) => tokenizer.with_model_vocabulary(size),
         None => tokenizer,
-    }
+    })
 }
 
 /// Looks for ids that the tokenizer does not have. Models have some where their embeddings are padded, and in the engine

@@ -3,7 +3,7 @@
 //! axum's `from_fn` boxes a future and clones the inner service into a box for each request and each layer. This has a
 //! future of its own type and takes the inner service as it is.
 //!
-//! A [`Middleware`] awaits nothing; an [`Intercept`] does, such as a [`Replay`], and boxes the future of those requests that it takes.
+//! A [`Middleware`] awaits nothing; an [`Intercept`] does, and boxes the future of those requests that it takes.
 //!
 //! See docs/decisions/0037-middleware-without-boxes.md.
 
@@ -108,33 +108,21 @@ pub(super) trait Intercept: Clone + Send + 'static {
     /// Checks whether a request is looked at; the others go to the service as they are.
     fn takes(&self, request: &Request) -> bool;
 
+    /// Answers a request in the service's place, or gives it back, as all are by default.
+    fn answer(self, request: Request) -> impl Future<Output = ControlFlow<Response, Request>> + Send {
+        async { ControlFlow::Continue(request) }
+    }
+
     /// Answers a request, with the service behind it or without.
     fn respond<S>(self, request: Request, inner: S) -> impl Future<Output = Response> + Send
     where
-        S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Send;
-}
-
-/// A source of recorded responses before a service.
-pub(super) trait Replay: Clone + Send + 'static {
-    /// Checks whether there may be a response to a request.
-    fn takes(&self, request: &Request) -> bool;
-
-    /// Answers a request, or gives it back.
-    fn answer(self, request: Request) -> impl Future<Output = ControlFlow<Response, Request>> + Send;
-}
-
-impl<R: Replay> Intercept for R {
-    fn takes(&self, request: &Request) -> bool {
-        Replay::takes(self, request)
-    }
-
-    async fn respond<S>(self, request: Request, inner: S) -> Response
-    where
         S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Send,
     {
-        match self.answer(request).await {
-            ControlFlow::Break(response) => response,
-            ControlFlow::Continue(request) => called(inner, request).await,
+        async {
+            match self.answer(request).await {
+                ControlFlow::Break(response) => response,
+                ControlFlow::Continue(request) => called(inner, request).await,
+            }
         }
     }
 }

@@ -40,8 +40,7 @@ use crate::{
             pipeline::{RecordedResponses, generate},
             responses, tokens,
         },
-        settings::{self, Settings},
-        simulator,
+        settings, simulator,
     },
     replay::account::{self, Access, Admin},
 };
@@ -141,19 +140,15 @@ pub(super) fn router(player: &Player) -> Router {
         names,
         refusal,
         replica: state.replica,
-        pages: MetricsPages::sampled(Arc::clone(&state.config.faults), page_source(state, true)),
+        pages: MetricsPages::sampled(Arc::clone(&state.config.faults), page_source(state)),
     };
     router.layer(ServiceBuilder::new().layer(Layered(Watch::new(&state.metrics, &paths))).layer(InterceptLayer(faults)))
 }
 
-/// Makes the page of metrics, with or without the values that were set from outside, as long as the server is there.
-fn page_source(state: &Arc<ServerState>, is_overridden: bool) -> PageSource {
+/// Makes the page of metrics as long as the server is there.
+fn page_source(state: &Arc<ServerState>) -> PageSource {
     let state = Arc::downgrade(state);
-    Arc::new(move || {
-        let state = state.upgrade()?;
-        let page = info::metrics_page(&state);
-        Some(if is_overridden { state.overrides.apply(page) } else { page })
-    })
+    Arc::new(move || Some(info::shown_metrics(&*state.upgrade()?)))
 }
 
 /// The pages of `/vcr/…`, `/admin/config` and `/fake_metrics`.
@@ -163,14 +158,7 @@ pub(super) fn admin_pages(player: &Player, access: &Access) -> Router {
 
 fn vcr_pages(player: &Player, access: &Access) -> Router {
     let state = &player.state;
-    let mut pages = faults::routes(Arc::clone(&state.config.faults));
-    pages = pages.merge(faults::metrics_routes(Arc::clone(&state.overrides), page_source(state, false)));
-    pages = pages.merge(settings::routes(Settings {
-        faults: Arc::clone(&state.config.faults),
-        pacing: state.config.pacing,
-        changed_pacing: Arc::clone(&state.config.changed_pacing),
-        answers: state.config.cassette_player.as_ref().and_then(|player| player.config().answers.clone()),
-    }));
+    let mut pages = faults::routes(Arc::clone(&state.config.faults)).merge(settings::routes(state));
     if state.engine.is_some() {
         pages = pages.route("/vcr/engine", get(info::engine).with_state(Arc::clone(state)));
     }

@@ -1,4 +1,4 @@
-//! `/vcr/config`: what may change while the server runs, without a stream that is dropped.
+//! `/vcr/config` and `/vcr/metrics`: what may change while the server runs, without a stream that is dropped.
 //!
 //! All of a request is checked before any of it takes effect. What began before keeps its pace and its faults.
 
@@ -16,34 +16,28 @@ use tokio::task::spawn_blocking;
 use crate::{
     base::units::{TimeScale, parse_duration},
     play::{
-        admin_calls::{AdminResult, RefusedAdminCall, body_of, shown},
-        faults::{FaultLines, ServerFaults},
+        HandlerState, ServerState,
+        admin_calls::{AdminResult, RefusedAdminCall, body_of, json_of, shown},
+        faults::FaultLines,
+        metrics,
     },
-    replay::{
-        player::AnswerRules,
-        timing::{ChangedPacing, Pacing},
-    },
+    replay::{player::AnswerRules, timing::Pacing},
 };
 
 /// Maximum size of new settings, in bytes.
 const LARGEST: usize = 1 << 20;
 
+/// The same of values of metrics.
+const LARGEST_METRICS: usize = 4 << 20;
+
 const PACE: &str = r#"`pace` is "recorded", "instant", null for that of the start, {"time_scale": 2}, or {"time_to_first_token": "200ms", "inter_token_latency": "20ms"}"#;
 
-/// The settings.
-#[derive(Debug, Clone)]
-pub(super) struct Settings {
-    pub(super) faults: Arc<ServerFaults>,
-    /// Pacing that was configured, and what takes its place.
-    pub(super) pacing: Pacing,
-    pub(super) changed_pacing: Arc<ChangedPacing>,
-    /// The rules of files of answers, where there are any.
-    pub(super) answers: Option<Arc<AnswerRules>>,
-}
-
-/// `/vcr/config`.
-pub(super) fn routes(settings: Settings) -> Router {
-    Router::new().route("/vcr/config", get(show).put(change)).with_state(settings)
+/// `/vcr/config` and `/vcr/metrics`.
+pub(super) fn routes(state: &Arc<ServerState>) -> Router {
+    Router::new()
+        .route("/vcr/config", get(show).put(change))
+        .route("/vcr/metrics", get(show_metrics).put(replace_metrics).delete(clear_metrics))
+        .with_state(Arc::clone(state))
 }
 
 /// Settings that were read, before they take effect.
@@ -111,57 +105,77 @@ fn pacing(value: &Value) -> Result<Option<Pacing>, String> {
     }
 }
 
-impl Settings {
-    fn shown(&self) -> Value {
-        let millis = |time: Duration| format!("{}us", time.as_micros());
-        let pace = match self.changed_pacing.or(self.pacing) {
-            Pacing::Instant => json!("instant"),
-            Pacing::Recorded { scale } => json!({"time_scale": scale.factor()}),
-            Pacing::Fixed { ttft, itl } => {
-                json!({"time_to_first_token": millis(ttft), "inter_token_latency": millis(itl)})
-            }
-        };
-        let set = self.faults.current();
-        let faults: Vec<String> = set.counts().map(|(fault, _)| fault.to_string()).collect();
-        let mut shown = json!({"pace": pace, "faults": {"seed": set.seed(), "faults": faults}});
-        if let (Some(answers), Some(fields)) = (&self.answers, shown.as_object_mut()) {
-            let files: Vec<String> = answers.paths().iter().map(|path| path.display().to_string()).collect();
-            fields.insert("answers".to_owned(), json!({"files": files, "rules": answers.len()}));
+fn settings(state: &ServerState) -> Value {
+    let millis = |time: Duration| format!("{}us", time.as_micros());
+    let pace = match state.pacing() {
+        Pacing::Instant => json!("instant"),
+        Pacing::Recorded { scale } => json!({"time_scale": scale.factor()}),
+        Pacing::Fixed { ttft, itl } => {
+            json!({"time_to_first_token": millis(ttft), "inter_token_latency": millis(itl)})
         }
-        shown
+    };
+    let set = state.config.faults.current();
+    let faults: Vec<String> = set.counts().map(|(fault, _)| fault.to_string()).collect();
+    let mut shown = json!({"pace": pace, "faults": {"seed": set.seed(), "faults": faults}});
+    if let (Some(answers), Some(fields)) = (answers(state), shown.as_object_mut()) {
+        let files: Vec<String> = answers.paths().iter().map(|path| path.display().to_string()).collect();
+        fields.insert("answers".to_owned(), json!({"files": files, "rules": answers.len()}));
     }
-
-    /// Reads the files of answers again.
-    /// Errors: where there are none, or one is wrong; the rules of before stay.
-    async fn read_answers(&self) -> Result<(), String> {
-        let answers = self.answers.clone().ok_or("`answers`: there are no files of --answers to read again")?;
-        let reading = spawn_blocking(move || answers.reload().map_err(|error| format!("`answers`: {error}")));
-        reading.await.map_err(|_| "`answers`: the files could not be read".to_owned())?.map(drop)
-    }
+    shown
 }
 
-async fn show(State(settings): State<Settings>) -> Response {
-    shown(&settings.shown())
+/// The rules of files of answers, where there are any.
+fn answers(state: &ServerState) -> Option<&Arc<AnswerRules>> {
+    state.config.cassette_player.as_ref()?.config().answers.as_ref()
 }
 
-async fn change(State(settings): State<Settings>, request: Request) -> AdminResult {
+/// Reads the files of answers again.
+/// Errors: where there are none, or one is wrong; the rules of before stay.
+async fn read_answers(state: &ServerState) -> Result<(), String> {
+    let answers = answers(state).ok_or("`answers`: there are no files of --answers to read again")?;
+    let answers = Arc::clone(answers);
+    let reading = spawn_blocking(move || answers.reload().map_err(|error| format!("`answers`: {error}")));
+    reading.await.map_err(|_| "`answers`: the files could not be read".to_owned())?.map(drop)
+}
+
+async fn show(State(state): HandlerState) -> Response {
+    shown(&settings(&state))
+}
+
+async fn change(State(state): HandlerState, request: Request) -> AdminResult {
     let body = body_of(request, LARGEST).await?;
-    let faults = &settings.faults;
+    let faults = &state.config.faults;
     let new = NewSettings::read(&String::from_utf8_lossy(&body), faults.current().seed());
     let mut new = new.map_err(RefusedAdminCall::wrong)?;
     new.faults = new.faults.map(|lines| faults.with_secrets(lines)).transpose().map_err(RefusedAdminCall::wrong)?;
     if new.reads_answers {
         // What can be wrong with files comes before what takes effect.
-        settings.read_answers().await.map_err(RefusedAdminCall::wrong)?;
+        read_answers(&state).await.map_err(RefusedAdminCall::wrong)?;
     }
     if let Some(pacing) = new.pacing {
-        settings.changed_pacing.set(pacing);
+        state.config.changed_pacing.set(pacing);
     }
     if let Some(lines) = new.faults {
-        settings.faults.replace(lines);
+        faults.replace(lines);
     }
-    tracing::info!("settings are changed: {}", settings.shown());
-    Ok(shown(&settings.shown()))
+    let now = settings(&state);
+    tracing::info!("settings are changed: {now}");
+    Ok(shown(&now))
+}
+
+async fn show_metrics(State(state): HandlerState) -> Response {
+    shown(&state.overrides.shown())
+}
+
+async fn clear_metrics(State(state): HandlerState) -> Response {
+    state.overrides.clear();
+    shown(&state.overrides.shown())
+}
+
+async fn replace_metrics(State(state): HandlerState, request: Request) -> AdminResult {
+    let values = json_of(request, LARGEST_METRICS).await?;
+    state.overrides.set(&values, &metrics::page(&state), false).map_err(RefusedAdminCall::wrong)?;
+    Ok(shown(&state.overrides.shown()))
 }
 
 #[cfg(test)]

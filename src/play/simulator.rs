@@ -5,7 +5,7 @@
 //!
 //! Source: `docs/api.md` of llm-d-inference-sim. See docs/decisions/0140-another-simulators-command-line.md.
 
-use std::{ops::ControlFlow, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -20,39 +20,27 @@ use crate::{
     base::units::parse_duration,
     engine::step_clock::{Knobs, StepTimes, TransferTimes},
     play::{
-        ServerState, Synthetic,
+        HandlerState, ServerState,
         admin_calls::{AdminResult, RefusedAdminCall, body_of, json_of, shown},
         config::SimulatorOptions,
         faults::InjectedFailures,
         http::empty,
-        metrics::of_fake_metrics,
-        middleware::Middleware,
+        metrics::{self, of_fake_metrics},
     },
 };
 
 /// Maximum size of new settings, in bytes.
 const LARGEST: usize = 4 << 20;
 
-#[derive(Debug, Clone)]
-pub(super) struct NamePod(pub(super) Arc<ServerState>);
-
-impl Middleware for NamePod {
-    type Kept = HeaderMap;
-
-    fn before(&self, _: &mut Request) -> ControlFlow<Response, HeaderMap> {
-        let SimulatorOptions { pod, namespace, .. } = &self.0.config.server.simulator;
-        let port = pod.as_ref().and(self.0.port()).map(|port| port.to_string());
-        let named = [("x-inference-pod", pod), ("x-inference-port", &port), ("x-inference-namespace", namespace)];
-        let header = |(name, value): (&'static str, &Option<String>)| {
-            Some((HeaderName::from_static(name), HeaderValue::from_str(value.as_deref()?).ok()?))
-        };
-        ControlFlow::Continue(named.into_iter().filter_map(header).collect())
-    }
-
-    fn after(headers: HeaderMap, mut response: Response) -> Response {
-        response.headers_mut().extend(headers);
-        response
-    }
+/// The headers that name the pod.
+pub(super) fn pod_headers(state: &ServerState) -> HeaderMap {
+    let SimulatorOptions { endpoints, pod, namespace, .. } = &state.config.server.simulator;
+    let port = pod.as_ref().and(state.port()).map(|port| port.to_string());
+    let named = [("x-inference-pod", pod), ("x-inference-port", &port), ("x-inference-namespace", namespace)];
+    let header = |(name, value): (&'static str, &Option<String>)| {
+        Some((HeaderName::from_static(name), HeaderValue::from_str(value.as_deref()?).ok()?))
+    };
+    named.into_iter().filter(|_| *endpoints).filter_map(header).collect()
 }
 
 /// `/health/ready` and `/ready`: this is behind what refuses until the server is ready.
@@ -63,12 +51,11 @@ pub(super) fn probes() -> Router {
 
 /// `/admin/config` and `/fake_metrics`.
 pub(super) fn routes(state: &Arc<ServerState>) -> Router {
-    let desk = SimulatorDesk(Arc::clone(state));
-    Router::new().route("/admin/config", get(show).post(change)).route("/fake_metrics", post(fake)).with_state(desk)
+    Router::new()
+        .route("/admin/config", get(show).post(change))
+        .route("/fake_metrics", post(fake))
+        .with_state(Arc::clone(state))
 }
-
-#[derive(Debug, Clone)]
-struct SimulatorDesk(Arc<ServerState>);
 
 /// Settings that were read, before they take effect.
 #[derive(Debug, Default)]
@@ -78,87 +65,82 @@ struct SimulatorChange {
     metrics: Option<Value>,
 }
 
-async fn show(State(desk): State<SimulatorDesk>) -> Response {
-    shown(&desk.shown())
+async fn show(State(state): HandlerState) -> Response {
+    shown(&settings(&state))
 }
 
-async fn change(State(desk): State<SimulatorDesk>, request: Request) -> AdminResult {
+async fn change(State(state): HandlerState, request: Request) -> AdminResult {
     let body = body_of(request, LARGEST).await?;
-    let new = desk.read(&body).map_err(RefusedAdminCall::wrong)?;
-    desk.take(new).map_err(RefusedAdminCall::wrong)?;
-    let now = desk.shown();
+    let new = SimulatorChange::read(&state, &body).map_err(RefusedAdminCall::wrong)?;
+    new.apply(&state).map_err(RefusedAdminCall::wrong)?;
+    let now = settings(&state);
     tracing::info!("/admin/config is changed: {now}");
     Ok(shown(&now))
 }
 
-async fn fake(State(desk): State<SimulatorDesk>, request: Request) -> AdminResult {
+async fn fake(State(state): HandlerState, request: Request) -> AdminResult {
     let fields = json_of(request, LARGEST).await?;
-    let values = desk.0.fake_values(&fields).map_err(RefusedAdminCall::wrong)?;
-    desk.0.set_values(&values).map_err(RefusedAdminCall::wrong)?;
+    let values = state.fake_values(&fields).map_err(RefusedAdminCall::wrong)?;
+    state.set_values(&values).map_err(RefusedAdminCall::wrong)?;
     Ok(empty(StatusCode::NO_CONTENT))
 }
 
-impl SimulatorDesk {
-    fn latencies(&self) -> SimulatorLatencies {
-        let transfers = self.0.engine.as_ref().and_then(|engine| engine.transfer_times());
-        SimulatorLatencies { steps: self.knobs(), transfers }
+fn knobs(state: &ServerState) -> Option<Knobs> {
+    match state.engine.as_ref()?.times() {
+        StepTimes::Knobs(knobs) => Some(knobs),
+        StepTimes::Instant => Some(Knobs { max_num_seqs: max_num_seqs(state), ..Knobs::default() }),
+        StepTimes::Fitted(_) | StepTimes::Profile(_) => None,
     }
+}
 
-    fn knobs(&self) -> Option<Knobs> {
-        let engine = self.0.engine.as_ref()?;
-        match engine.times() {
-            StepTimes::Knobs(knobs) => Some(knobs),
-            StepTimes::Instant => Some(Knobs { max_num_seqs: self.max_num_seqs(), ..Knobs::default() }),
-            StepTimes::Fitted(_) | StepTimes::Profile(_) => None,
-        }
+fn max_num_seqs(state: &ServerState) -> u32 {
+    let engine = state.config.engine.as_ref();
+    engine.map_or(1, |engine| u32::try_from(engine.scheduler.max_num_seqs).unwrap_or(u32::MAX))
+}
+
+/// What is in effect, under that simulator's names.
+fn settings(state: &ServerState) -> Value {
+    let (config, model) = (&state.config, &state.model);
+    let InjectedFailures { percent, types } = config.faults.failures();
+    let mut fields = json!({
+        "model": &*model.root,
+        "served-model-name": model.names,
+        "max-model-len": model.max_model_len,
+        "max-num-seqs": max_num_seqs(state),
+        "max-loras": config.lora.as_ref().map_or(0, |lora| lora.max_loras),
+        "mode": state.synthetic().name(),
+        "seed": config.seed,
+        "block-size": state.block_size,
+        "enable-kvcache": config.engine.as_ref().is_some_and(|engine| engine.kv_events.is_some()),
+        "data-parallel-size": config.server.simulator.servers.saturating_mul(config.data_parallel_size),
+        "enable-request-id-headers": config.request_id_headers,
+        "startup-duration": written(config.server.startup),
+        "failure-injection-rate": percent,
+        "failure-types": types,
+        "fake-metrics": state.overrides.shown(),
+    });
+    if let Some(fields) = fields.as_object_mut() {
+        let blocks = state.engine.as_ref().map(|engine| engine.config.kv_cache.num_gpu_blocks);
+        fields.extend(blocks.map(|blocks| ("kv-cache-size".to_owned(), json!(blocks))));
+        fields.extend(SimulatorLatencies::of(state).shown());
     }
+    fields
+}
 
-    fn max_num_seqs(&self) -> u32 {
-        let engine = self.0.config.engine.as_ref();
-        engine.map_or(1, |engine| u32::try_from(engine.scheduler.max_num_seqs).unwrap_or(u32::MAX))
-    }
-
-    fn shown(&self) -> Value {
-        let (config, model) = (&self.0.config, &self.0.model);
-        let InjectedFailures { percent, types } = config.faults.failures();
-        let mut fields = json!({
-            "model": &*model.root,
-            "served-model-name": model.names,
-            "max-model-len": model.max_model_len,
-            "max-num-seqs": self.max_num_seqs(),
-            "max-loras": config.lora.as_ref().map_or(0, |lora| lora.max_loras),
-            "mode": if matches!(self.0.synthetic(), Synthetic::Echo) { "echo" } else { "random" },
-            "seed": config.seed,
-            "block-size": self.0.block_size,
-            "enable-kvcache": config.engine.as_ref().is_some_and(|engine| engine.kv_events.is_some()),
-            "data-parallel-size": config.server.simulator.servers.saturating_mul(config.data_parallel_size),
-            "enable-request-id-headers": config.request_id_headers,
-            "startup-duration": written(config.server.startup),
-            "failure-injection-rate": percent,
-            "failure-types": types,
-            "fake-metrics": self.0.overrides.shown(),
-        });
-        if let Some(fields) = fields.as_object_mut() {
-            let blocks = self.0.engine.as_ref().map(|engine| engine.config.kv_cache.num_gpu_blocks);
-            fields.extend(blocks.map(|blocks| ("kv-cache-size".to_owned(), json!(blocks))));
-            fields.extend(self.latencies().shown());
-        }
-        fields
-    }
-
-    fn read(&self, body: &[u8]) -> Result<SimulatorChange, String> {
+impl SimulatorChange {
+    fn read(state: &ServerState, body: &[u8]) -> Result<Self, String> {
         let fields: Map<String, Value> =
             serde_json::from_slice(body).map_err(|error| format!("a JSON object is needed: {error}"))?;
-        let mut new = SimulatorChange::default();
-        let mut latencies = self.latencies();
+        let mut new = Self::default();
+        let mut latencies = SimulatorLatencies::of(state);
         for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
             let wrong = |why: String| format!("{name}: {why}");
             match name.as_str() {
                 "failure-injection-rate" | "failure-types" => {
-                    let failures = new.failures.get_or_insert_with(|| self.0.config.faults.failures());
+                    let failures = new.failures.get_or_insert_with(|| state.config.faults.failures());
                     failure(failures, name, value).map_err(wrong)?;
                 }
-                "fake-metrics" => new.metrics = Some(self.0.fake_values(value).map_err(wrong)?),
+                "fake-metrics" => new.metrics = Some(state.fake_values(value).map_err(wrong)?),
                 "latency-calculator" => {
                     value.as_str().ok_or_else(|| wrong("constant or per-token is needed".to_owned()))?;
                 }
@@ -176,17 +158,17 @@ impl SimulatorDesk {
         Ok(new)
     }
 
-    fn take(&self, new: SimulatorChange) -> Result<(), String> {
-        if let Some(metrics) = new.metrics {
-            self.0.set_values(&metrics)?;
+    fn apply(self, state: &ServerState) -> Result<(), String> {
+        if let Some(metrics) = self.metrics {
+            state.set_values(&metrics)?;
         }
-        if let Some(failures) = new.failures {
-            self.0.config.faults.fail(failures)?;
+        if let Some(failures) = self.failures {
+            state.config.faults.fail(failures)?;
         }
-        if let (Some(SimulatorLatencies { steps, transfers }), Some(engine)) = (new.times, &self.0.engine) {
+        if let (Some(SimulatorLatencies { steps, transfers }), Some(engine)) = (self.times, &state.engine) {
             transfers.into_iter().for_each(|times| engine.set_transfer_times(times));
             // Steps under way end where their times change.
-            let changed = steps.filter(|knobs| self.knobs() != Some(*knobs));
+            let changed = steps.filter(|steps| knobs(state) != Some(*steps));
             changed.into_iter().for_each(|knobs| engine.set_times(StepTimes::Knobs(knobs)));
         }
         Ok(())
@@ -203,6 +185,11 @@ struct SimulatorLatencies {
 }
 
 impl SimulatorLatencies {
+    fn of(state: &ServerState) -> Self {
+        let transfers = state.engine.as_ref().and_then(|engine| engine.transfer_times());
+        Self { steps: knobs(state), transfers }
+    }
+
     /// The durations under the simulator's names.
     fn places(&mut self) -> impl Iterator<Item = (&'static str, &mut Duration)> {
         let of_steps = self.steps.as_mut().map(|knobs| {
@@ -314,11 +301,11 @@ impl ServerState {
     /// Values for what `fake-metrics` means.
     fn fake_values(&self, fields: &Value) -> Result<Value, String> {
         let max_loras = self.config.lora.as_ref().map_or(0, |lora| lora.max_loras);
-        of_fake_metrics(fields, &super::request::info::metrics_page(self), max_loras)
+        of_fake_metrics(fields, &metrics::page(self), max_loras)
     }
 
     fn set_values(&self, values: &Value) -> Result<(), String> {
-        self.overrides.set(values, &super::request::info::metrics_page(self), true)
+        self.overrides.set(values, &metrics::page(self), true)
     }
 
     pub(super) fn set_fake_metrics(&self) -> Result<(), String> {

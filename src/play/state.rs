@@ -21,6 +21,7 @@ use crate::{
     play::{
         Config, PlayError, Source, Synthetic, UnmatchedPace,
         engine::{Engine, EngineConfig, PublisherFaults, RecordedTiming, Slowdown},
+        http::REQUEST_ID,
         load::{
             BLOCK_SIZE, LoadedSources, account::TraceSession, adapters::Adapters, model::Model, samples::Samples,
             trace::LoadedTrace,
@@ -136,10 +137,7 @@ impl ServerState {
             Engine::start(resolved, &metrics, &name, seed, (slowdown, &faults))
         };
         if let Some(player) = &config.cassette_player {
-            player.serve_as(model.first_name());
-            if config.engine.is_some() {
-                player.make_engine_inputs(length);
-            }
+            introduce(player, &config, &model);
         }
         let adapters = Adapters::new(config.lora.as_ref(), config.server.runtime_lora_updating, &model)?;
         let access = McpAccess {
@@ -183,10 +181,7 @@ impl ServerState {
         let (pacing, changed_pacing) = (config.pacing, Arc::clone(&config.changed_pacing));
         let player = CassettePlayer::new(PlayerConfig { pacing, changed_pacing, ..PlayerConfig::default() })?;
         player.count_with(self.model.tokenizer.clone());
-        player.serve_as(self.model.first_name());
-        if config.engine.is_some() {
-            player.make_engine_inputs(self.model.max_model_len);
-        }
+        introduce(&player, config, &self.model);
         Ok(Arc::clone(self.semantic_player.get_or_init(|| player)))
     }
 
@@ -214,12 +209,11 @@ impl ServerState {
 
     /// That of cassettes, of the trace, or of both.
     pub(super) fn ledger(&self) -> Option<Arc<dyn Ledger>> {
-        let cassette_player =
-            self.config.cassette_player.clone().map(|cassette_player| cassette_player as Arc<dyn Ledger>);
+        let player = self.config.cassette_player.clone().map(|player| player as Arc<dyn Ledger>);
         let replay = self.replay.clone().map(|replay| replay as Arc<dyn Ledger>);
-        match (cassette_player, replay) {
+        match (player, replay) {
             (Some(first), Some(behind)) => Some(Arc::new(Both { first, behind })),
-            (cassette_player, replay) => cassette_player.or(replay),
+            (player, replay) => player.or(replay),
         }
     }
 
@@ -275,11 +269,10 @@ impl ServerState {
     pub(super) fn rank(&self, named: Option<i128>) -> Result<Option<usize>, ApiError> {
         let ranks = self.engine.as_ref().map_or(1, Engine::ranks);
         let Some(named) = named else { return Ok(None) };
-        usize::try_from(named)
-            .ok()
-            .filter(|rank| *rank < ranks)
-            .map(Some)
-            .ok_or_else(|| ApiError::bad_request(format!("data_parallel_rank {named} is out of range [0, {ranks}).")))
+        match usize::try_from(named) {
+            Ok(rank) if rank < ranks => Ok(Some(rank)),
+            _ => Err(ApiError::bad_request(format!("data_parallel_rank {named} is out of range [0, {ranks})."))),
+        }
     }
 
     /// A number that was not given out before.
@@ -337,10 +330,17 @@ impl ServerState {
         if !self.config.request_id_headers {
             return None;
         }
-        let name = HeaderName::from_static("x-request-id");
-        let sent = headers.get(&name).cloned();
+        let sent = headers.get(REQUEST_ID).cloned();
         let value = sent.or_else(|| HeaderValue::from_str(&format!("{}{}", self.fresh_id(), self.fresh_id())).ok())?;
-        Some((name, value))
+        Some((REQUEST_ID, value))
+    }
+}
+
+/// Gives a player the model's name, and its length where answers pass through an engine.
+fn introduce(player: &CassettePlayer, config: &Config, model: &Model) {
+    player.serve_as(model.first_name());
+    if config.engine.is_some() {
+        player.make_engine_inputs(model.max_model_len);
     }
 }
 

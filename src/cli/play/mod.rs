@@ -84,7 +84,8 @@ fn serve(mut args: PlayArgs) -> Result<ExitCode, Failure> {
         runtime::at_hangups(move || reload(&fault_args, &read_again))?;
         let admin_api = admin::answer(&admin_at, |access| player.admin_pages(access)).await?;
         let mut child = None;
-        answers::keep_reading(played.as_ref().map(|played| &*played.cassette_player))?;
+        let cassette_player = played.as_ref().map(|played| &*played.cassette_player);
+        answers::keep_reading(cassette_player)?;
         let listener = match &uds {
             Some(path) => bind_unix(path).await?,
             None => {
@@ -95,10 +96,7 @@ fn serve(mut args: PlayArgs) -> Result<ExitCode, Failure> {
                 fleet.announce();
                 let root = format!("{scheme}://{}", reachable(local));
                 played.iter().for_each(|played| played.serves_at(local, &root, &admin_at, admin_api.as_ref()));
-                let of_cassettes = played
-                    .as_ref()
-                    .map(|it| child::CassetteVariables::new(&it.cassette_player, &cassettes))
-                    .unwrap_or_default();
+                let of_cassettes = child::CassetteVariables::new(cassette_player, &cassettes);
                 let key = key.as_deref();
                 let environment = ChildEnvironment { root: &root, key, of_cassettes, ..Default::default() };
                 child = child::start(&command, &environment)?;
@@ -114,7 +112,6 @@ fn serve(mut args: PlayArgs) -> Result<ExitCode, Failure> {
         conclude::note_cut(drained.cut);
         player.finish_mcp().iter().for_each(|recorded| output::warn(&mcp_servers::missing(recorded)));
         stats::end(command.is_empty(), stats.as_deref(), player.lateness())?;
-        let cassette_player = played.as_ref().map(|played| &*played.cassette_player);
         let (account, faults) = (player.ledger(), faults.current());
         let ended = conclude::ended(cassette_player, account.as_deref(), &faults, (&cassettes, &concerns))?;
         Ok(ended.exit_code(code))

@@ -100,10 +100,9 @@ pub(in crate::cli) fn cassette_player(
     let replaced = replaced(files.first().filter(|_| mode == Mode::Record))?;
     let old = cassettes.first().map(|cassette| cassette.header.clone()).or(replaced);
     let is_full = selection != ModeExceptions::None;
-    let what = RedactWhat::of(settings.redaction)?;
-    let top = || header(args, (settings.redaction, &what), old, (&settings.environment, settings.fork.as_ref()));
+    let header = header(args, settings.redaction, old, (&settings.environment, settings.fork.as_ref()))?;
     tags(args, settings.redaction, write.as_ref())?;
-    let output = write.map(|(path, mode)| CassetteOutput { path, header: top(), mode, is_full });
+    let output = write.map(|(path, mode)| CassetteOutput { path, header, mode, is_full });
     let mut config = PlayerConfig {
         matching: policy(args, &cassettes, settings.is_strict, settings.base.matching.min_match)?,
         match_command: matching::exec_command(&args.matching)?,
@@ -125,7 +124,6 @@ pub(in crate::cli) fn cassette_player(
         secrets: redaction::rules(settings.redaction)?,
         supplied: redaction::supplied(args.secrets.as_deref(), settings.redaction)?,
         allows_secrets: args.allow_secrets,
-        body_limit: crate::play::DEFAULT_BODY_LIMIT,
         cross_api: args.cross_api,
         network_block: args.block_network.then(Arc::default),
         cassettes,
@@ -247,21 +245,21 @@ pub(in crate::cli) fn header_of(redaction: &RedactionArgs, what: &RedactWhat) ->
 /// The top of a new cassette: what was typed, beside what an old one holds.
 fn header(
     args: &CassetteArgs,
-    (redaction, what): (&RedactionArgs, &RedactWhat),
+    redaction: &RedactionArgs,
     old: Option<Header>,
     (now, fork): (&ServerEnvironment, Option<&(Fork, PathBuf)>),
-) -> Header {
+) -> Result<Header, Failure> {
     let mut typed = Header {
         matching: matching::header_names(&args.matching),
         ignore: args.ignore.iter().map(ToString::to_string).collect(),
         scrub: args.scrub.iter().map(ToString::to_string).collect(),
         match_headers: args.match_header.clone(),
         tags: args.tag.clone(),
-        ..header_of(redaction, what)
+        ..header_of(redaction, &RedactWhat::of(redaction)?)
     };
     typed.recorded.extend(now.fields());
     typed.recorded.extend(fork.map(|(fork, _)| ("fork".to_owned(), forked(fork))));
-    typed.over(old.unwrap_or_default())
+    Ok(typed.over(old.unwrap_or_default()))
 }
 
 fn selection(args: &CassetteArgs, settings: &PlayerSettings<'_>) -> ModeExceptions {

@@ -57,11 +57,11 @@ pub(in crate::cli) fn serve(
             refuse_remote("--admin-listen", address).await?;
         }
         refuse_circle(&at, &setup).await?;
-        let config = setup.config.clone();
         let started = stand_for(&setup.mcp_commands);
-        let environment = ServerEnvironment::at(&config.upstream, &setup.reach).await;
+        let (upstream, file) = (setup.config.upstream.clone(), setup.config.trace_out.clone());
+        let environment = ServerEnvironment::at(&upstream, &setup.reach).await;
         let settings = PlayerSettings {
-            paths: std::slice::from_ref(&config.trace_out),
+            paths: std::slice::from_ref(&file),
             base: behind(&setup, &started),
             is_strict: false,
             admin: &admin,
@@ -78,9 +78,9 @@ pub(in crate::cli) fn serve(
         admin::announce(admin_api.as_ref(), "/vcr/report");
         admin::name(&cassette_player, &admin, admin_api.as_ref(), &at);
         let further = further(&setup);
-        let of_cassettes = child::CassetteVariables::new(&cassette_player, &cassettes);
+        let of_cassettes = child::CassetteVariables::new(Some(&cassette_player), &cassettes);
         let tap = Tap::start_player(setup, Arc::clone(&cassette_player)).await?;
-        let (upstream, file) = (&config.upstream, config.trace_out.display());
+        let file = file.display();
         output::note(&format!("tap on {at} -> {upstream}{further}\ncassette {file}; Ctrl-C ends it\n"));
         let own = at.strip_prefix("http://").and_then(|own| own.parse().ok());
         own.into_iter().zip(&cassette_player.config().network_block).for_each(|(own, block)| block.serves_at(own));

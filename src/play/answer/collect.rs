@@ -14,6 +14,7 @@ use crate::{
     net::wire::EventBuffer,
     play::{
         answer::{AnswerStep, AnswerStream, ChoiceStep},
+        engine::EngineRun,
         generate::logprobs::SequenceLogprobs,
         request::{admission::Hold, blocking::off_the_loop, budget::MemoryReservation},
     },
@@ -68,11 +69,7 @@ impl Deliverable for AnswerStream {
         }
         match turn {
             AnswerStep::Step(index) => {
-                let mut step = std::mem::take(&mut self.step);
-                if self.step(index, now, &mut step) {
-                    self.put_event(index, &mut step, events);
-                }
-                self.step = step;
+                self.step(index, now, |answer, step| answer.put_event(index, step, events));
             }
             AnswerStep::Close => {
                 self.closed = true;
@@ -97,8 +94,9 @@ impl Deliverable for AnswerStream {
     fn abort(&mut self, by: AbortedBy) {
         self.aborted.get_or_insert(by);
         self.closing = Duration::ZERO;
-        self.abort_scheduled();
-        for Reverse((_, _, index)) in std::mem::take(&mut self.waiting) {
+        let waiting = std::mem::take(&mut self.waiting).into_iter().map(|Reverse((_, _, index))| index);
+        let running = self.run.as_mut().map(EngineRun::cancel).unwrap_or_default();
+        for index in waiting.chain(running) {
             if let Some(sequence) = self.sequences.get_mut(index) {
                 sequence.choice.abort();
                 self.waiting.push(Reverse((Duration::ZERO, sequence.produced, index)));
@@ -191,11 +189,7 @@ impl AnswerStream {
             self.closed = true;
             return 0;
         };
-        let mut step = std::mem::take(&mut self.step);
-        let is_there = self.step(index, now, &mut step);
-        let size = if is_there { self.keep(index, &mut step, into) } else { 0 };
-        self.step = step;
-        size
+        self.step(index, now, |answer, step| answer.keep(index, step, into)).unwrap_or_default()
     }
 
     fn keep(&mut self, index: usize, step: &mut ChoiceStep, into: &mut [AnswerChoice]) -> usize {

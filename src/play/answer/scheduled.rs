@@ -43,17 +43,6 @@ impl AnswerStream {
         Ok(self)
     }
 
-    /// Ends the choices that the engine runs.
-    pub(super) fn abort_scheduled(&mut self) {
-        let Some(run) = &mut self.run else { return };
-        for index in run.cancel() {
-            if let Some(sequence) = self.sequences.get_mut(index) {
-                sequence.choice.abort();
-                self.waiting.push(Reverse((Duration::ZERO, sequence.produced, index)));
-            }
-        }
-    }
-
     /// Use of the prefix cache as the engine had it: of a stream that of the choice that came first, of a body that of the last
     /// choice, as in vLLM.
     pub(super) fn cached(&self, is_body: bool) -> CachedTokens {
@@ -66,10 +55,15 @@ impl AnswerStream {
         CachedTokens::Reported(CacheUse { found, created: self.created(index, taken) })
     }
 
-    /// Prompt tokens of a choice that are new in the cache: those of full blocks, beyond those that were there.
+    /// Prompt tokens of a choice that are new in the cache.
     pub(in crate::play) fn created(&self, index: usize, taken: u32) -> u32 {
         let prompt = self.sequences.get(index).map_or(0, |sequence| sequence.prompt_tokens);
-        let full = prompt.checked_div(self.cache_block).unwrap_or(0).saturating_mul(self.cache_block);
-        full.saturating_sub(taken)
+        created(prompt, self.cache_block, taken)
     }
+}
+
+/// Tokens of a prompt that are new in a cache of such blocks: those of full blocks, beyond those that were there.
+pub(in crate::play) fn created(prompt: u32, block: u32, found: u32) -> u32 {
+    let full = prompt.checked_div(block).unwrap_or(0).saturating_mul(block);
+    full.saturating_sub(found)
 }

@@ -52,17 +52,17 @@ impl AnswerStream {
                 ends_by_last: false,
             });
         };
-        let mut step = std::mem::take(&mut self.step);
-        let is_there = self.step(index, now, &mut step);
-        let taken = self.sequences.get_mut(index).filter(|_| is_there).map(|sequence| TokenStep {
-            at: if due.is_zero() { now } else { sequence.metrics.at(due) },
-            positions: sequence.logprobs.as_mut().map(|logprobs| logprobs.take(&step.ids)),
-            ids: std::mem::take(&mut step.ids),
-            finish: step.finish.take(),
-            ends_by_last: sequence.choice.ended_by_last_token(),
-        });
-        self.step = step;
-        taken
+        self.step(index, now, |answer, step| {
+            let sequence = answer.sequences.get_mut(index)?;
+            Some(TokenStep {
+                at: if due.is_zero() { now } else { sequence.metrics.at(due) },
+                positions: sequence.logprobs.as_mut().map(|logprobs| logprobs.take(&step.ids)),
+                ids: std::mem::take(&mut step.ids),
+                finish: step.finish.take(),
+                ends_by_last: sequence.choice.ended_by_last_token(),
+            })
+        })
+        .flatten()
     }
 
     /// What the engine knows of the choice since its first token; `None` where no engine runs it.

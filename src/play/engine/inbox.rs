@@ -146,38 +146,37 @@ impl Inbox {
 
     /// Asks for the end of requests. Those that have ended are none.
     pub(super) fn abort(&self, ids: impl IntoIterator<Item = RequestId>) {
-        let mut state = self.state.lock();
-        state.mail.aborts.extend(ids);
-        self.wake(&mut state);
+        self.add(|mail| mail.aborts.extend(ids));
     }
 
     /// Asks for a snapshot after the next step.
     pub(super) fn ask(&self) -> oneshot::Receiver<Snapshot> {
         let (sender, receiver) = oneshot::channel();
-        let mut state = self.state.lock();
-        if !state.is_closed {
-            state.mail.requested.push(sender);
-            self.wake(&mut state);
-        }
+        self.add(|mail| mail.requested.push(sender));
         receiver
     }
 
     /// Gives an order between two steps; its reply comes once it is carried out.
     pub(super) fn order(&self, control: Control) -> oneshot::Receiver<bool> {
         let (reply, receiver) = oneshot::channel();
-        let mut state = self.state.lock();
-        if !state.is_closed {
-            state.mail.orders.push(Order { control, reply });
-            self.wake(&mut state);
-        }
+        self.add(|mail| mail.orders.push(Order { control, reply }));
         receiver
     }
 
     /// Adds a notice of another engine.
     pub(super) fn notify(&self, notice: Notice) {
+        self.add(|mail| {
+            if mail.notices.len() < MOST_NOTICES {
+                mail.notices.push(notice);
+            }
+        });
+    }
+
+    /// Adds to what the engine takes next; one that has ended takes nothing.
+    fn add(&self, put: impl FnOnce(&mut Mail)) {
         let mut state = self.state.lock();
-        if state.mail.notices.len() < MOST_NOTICES {
-            state.mail.notices.push(notice);
+        if !state.is_closed {
+            put(&mut state.mail);
             self.wake(&mut state);
         }
     }

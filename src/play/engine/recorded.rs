@@ -6,6 +6,7 @@ use super::{Engine, EngineRun, PlannedChoice, RequestParameters, bytes_of};
 use crate::{
     api::ApiError,
     base::rate_limited_log::RateLimitedLog,
+    engine::scheduler::Request,
     play::request::budget::MemoryReservation,
     replay::player::{EngineInput, Generated},
     replay::timing::ResponseSchedule,
@@ -79,10 +80,13 @@ impl Engine {
         let mut memory = MemoryReservation::default();
         memory.try_reserve(bytes_of(&planned))?;
         let parameters = RequestParameters {
-            priority: input.priority,
-            cache_salt: input.cache_salt.clone(),
-            session_id: input.session_id.clone(),
-            reports_cached_blocks: input.reports_cached_blocks,
+            request: Request {
+                priority: input.priority,
+                cache_salt: input.cache_salt.clone(),
+                session_id: input.session_id.clone(),
+                reports_cached_blocks: input.reports_cached_blocks,
+                ..Request::default()
+            },
             arrived: Some(timing.arrived),
             concurrency: timing.concurrency,
             ..RequestParameters::default()

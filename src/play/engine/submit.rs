@@ -14,7 +14,6 @@ use crate::{
     api::{ApiError, KvTransferParams},
     base::rate_limited_log::RateLimitedLog,
     engine::{
-        kv_cache::LoraRequest,
         recorded_timings::RecordedTimes,
         scheduler::{KvTransfer, Request, SchedulerFinishReason},
     },
@@ -32,19 +31,14 @@ pub(in super::super) struct PlannedChoice<'a> {
     pub(in super::super) burst_ends: Vec<usize>,
 }
 
+/// What all choices of an answer have in common.
 #[derive(Debug, Clone, Default)]
 pub(in super::super) struct RequestParameters {
-    pub(in super::super) priority: i64,
-    pub(in super::super) cache_salt: Option<String>,
-    pub(in super::super) session_id: Option<String>,
-    pub(in super::super) reports_cached_blocks: bool,
-    /// Whether log probabilities of the prompt are computed.
-    pub(in super::super) scores_prompt: bool,
+    /// Without tokens.
+    pub(in super::super) request: Request,
     /// Its part in disaggregated serving, and its name in it.
     pub(in super::super) kv_transfer: Option<KvTransferParams>,
     pub(in super::super) name: String,
-    /// The adapter.
-    pub(in super::super) lora: Option<Arc<LoraRequest>>,
     /// When it arrived, and how many requests were there when it was recorded.
     pub(in super::super) arrived: Option<Instant>,
     pub(in super::super) concurrency: u32,
@@ -53,21 +47,6 @@ pub(in super::super) struct RequestParameters {
 }
 
 impl RequestParameters {
-    fn request(&self, prompt: &[u32], output: Vec<u32>) -> Request {
-        Request {
-            prompt: prompt.to_vec(),
-            output,
-            ends_with: Some(SchedulerFinishReason::Stop),
-            priority: self.priority,
-            cache_salt: self.cache_salt.clone(),
-            session_id: self.session_id.clone(),
-            reports_cached_blocks: self.reports_cached_blocks,
-            skip_reading_prefix_cache: self.scores_prompt,
-            lora: self.lora.clone(),
-            ..Request::default()
-        }
-    }
-
     /// Its part in transfers, where it has one. Each choice has a name of its own.
     fn transfer(&self, params: &KvTransferParams, choice: u32) -> Option<Box<Transfer>> {
         let name = if choice == 0 { self.name.clone() } else { format!("{choice}_{}", self.name) };
@@ -127,7 +106,8 @@ impl Engine {
                 }
                 None => (0, None),
             };
-            let request = Request { kv_transfer, burst_ends, ..parameters.request(prompt, output) };
+            let (prompt, ends_with) = (prompt.to_vec(), Some(SchedulerFinishReason::Stop));
+            let request = Request { prompt, output, ends_with, kv_transfer, burst_ends, ..parameters.request.clone() };
             let transfer = transfer_params.and_then(|params| parameters.transfer(params, choice));
             let emissions = Arc::clone(&emissions);
             let recorded = self.config.has_recorded_times().then(|| {

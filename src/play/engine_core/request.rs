@@ -15,8 +15,8 @@ use crate::{
     api::{ApiError, lora::LoadAdapter, token_in_out::TokenRequest},
     play::{
         ServerState,
-        request::{admitted::ValidatedRequest, blocking::off_the_loop, model::RequestedModel, prompts::validated},
-        selection::plan::{AnswerPlan, RequestOrigin, plan, weight_of},
+        request::{admitted::ValidatedRequest, model::RequestedModel, prompts::validated},
+        selection::plan::{AnswerPlan, RequestOrigin, planned},
     },
 };
 
@@ -73,15 +73,12 @@ pub(super) async fn begin(
         wants_values: true,
         refused: None,
     };
-    let (weight, is_constrained) = (weight_of(&generation, &prompts), generation.is_constrained());
-    let (planner, planned) = (Arc::clone(&state), Arc::clone(&generation));
-    let plan = move || plan(&planner, &planned, prompts, from);
-    let planned = if is_constrained { state.work.drawing.run(plan).await } else { off_the_loop(weight, plan).await };
+    let planned = planned(&state, Arc::clone(&generation), prompts, from).await;
     match planned.map_err(|error| error.message)? {
         AnswerPlan::Answer(planned) => {
             Ok(RunningRequest::new(&request, arrived, planned.answer, (ends, generation.logprobs.clone())))
         }
-        AnswerPlan::Failure(failing) => Err(failing.failure.into_error(&failing.headers).message),
+        AnswerPlan::Failure { error, .. } => Err(error.message),
         AnswerPlan::Refused(error, _) => Err(error.message),
     }
 }

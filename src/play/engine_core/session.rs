@@ -59,7 +59,7 @@ enum SessionEvent {
     },
     Called {
         client: usize,
-        bytes: Vec<u8>,
+        output: MsgpackValue,
     },
 }
 
@@ -125,8 +125,8 @@ impl FrontEnd {
         let _earlier = reports.take();
         loop {
             let served = select! {
-                now = ended(life) => {
-                    match now {
+                now = life.wait_for(|life| *life != Life::Alive) => {
+                    match now.map_or(Life::Over, |life| *life) {
                         Life::Unreachable => {}
                         Life::Dead => self.session.end().await,
                         Life::Over | Life::Alive => self.end().await,
@@ -139,13 +139,10 @@ impl FrontEnd {
                     SessionInput::Coordinator(_) => Ok(()),
                     SessionInput::Gone(reason) => return SessionEnd::Gone(reason),
                 },
-                Some(turn) = self.turns.next() => {
-                    let served = self.take(turn).await;
-                    match served {
-                        Ok(()) => self.send_all().await,
-                        gone => gone,
-                    }
-                }
+                Some(turn) = self.turns.next() => match self.take(turn).await {
+                    Ok(()) => self.send_all().await,
+                    gone => gone,
+                },
                 () = reports.changed() => self.send_all().await,
             };
             if let Err(error) = served {
@@ -244,13 +241,10 @@ impl FrontEnd {
     }
 
     fn call(&mut self, requested: UtilityCall) {
-        let (state, adapters, family) = (Arc::clone(&self.core.state), Arc::clone(&self.adapters), self.family);
-        let engine_index = self.core.rank.into();
+        let (state, adapters) = (Arc::clone(&self.core.state), Arc::clone(&self.adapters));
         let called = async move {
-            let utility_output = Some(call(&state, &adapters, &requested).await);
-            let timestamp = engine_core::outputs::monotonic_seconds();
-            let outputs = WireOutputs { engine_index, utility_output, timestamp, ..WireOutputs::default() };
-            SessionEvent::Called { client: requested.client_index, bytes: outputs.to_bytes(family) }
+            let output = call(&state, &adapters, &requested).await;
+            SessionEvent::Called { client: requested.client_index, output }
         };
         // A call is answered in any case.
         let _answered = self.start(called.boxed());
@@ -269,14 +263,12 @@ impl FrontEnd {
                     {
                         same.abort();
                     }
-                    let (finish_reason, error) = (Some(WireFinish::Error), Some(error));
-                    self.put(
-                        client,
-                        WireOutput { request_id: id, finish_reason, error, ..WireOutput::default() },
-                        None,
-                    );
+                    self.finish(client, id, WireFinish::Error, Some(error));
                 }
-                Ok(SessionEvent::Called { client, bytes }) => self.session.send(client, &bytes).await?,
+                Ok(SessionEvent::Called { client, output }) => {
+                    let outputs = WireOutputs { utility_output: Some(output), ..self.outputs() };
+                    self.session.send(client, &outputs.to_bytes(self.family)).await?;
+                }
                 // A request that its client has given up.
                 Err(_) => {}
             }
@@ -301,6 +293,12 @@ impl FrontEnd {
         self.put(client, output, Some(at));
     }
 
+    /// Ends a request that gets no more tokens.
+    fn finish(&mut self, client: usize, request_id: String, reason: WireFinish, error: Option<RequestError>) {
+        let output = WireOutput { request_id, finish_reason: Some(reason), error, ..WireOutput::default() };
+        self.put(client, output, None);
+    }
+
     fn put(&mut self, client: usize, output: WireOutput, at: Option<Instant>) {
         let Some(pending) = self.pending.get_mut(client) else { return };
         if self.is_one_of_many && output.finish_reason.is_some() {
@@ -314,7 +312,6 @@ impl FrontEnd {
     async fn send_all(&mut self) -> io::Result<()> {
         let report = self.reports.take();
         let mut scheduler_stats = report.as_ref().map(|report| self.stats(report));
-        let engine_index = u32::from(self.core.rank);
         for client in 0..self.pending.len() {
             let ClientOutputs { outputs, finished, at } =
                 self.pending.get_mut(client).map(std::mem::take).unwrap_or_default();
@@ -322,16 +319,13 @@ impl FrontEnd {
             if outputs.is_empty() && finished.is_empty() && !(is_last && scheduler_stats.is_some()) {
                 continue;
             }
-            let timestamp = self.clock.seconds(at.unwrap_or_else(Instant::now));
-            let finished_requests = (!finished.is_empty()).then_some(finished);
             let outputs = WireOutputs {
-                engine_index,
                 outputs,
                 scheduler_stats: scheduler_stats.take(),
-                timestamp,
-                finished_requests,
+                timestamp: self.clock.seconds(at.unwrap_or_else(Instant::now)),
+                finished_requests: (!finished.is_empty()).then_some(finished),
                 weight_version: Some(self.core.state.dev.weight_version()),
-                ..WireOutputs::default()
+                ..self.outputs()
             };
             self.session.send(client, &outputs.to_bytes(self.family)).await?;
         }
@@ -347,13 +341,14 @@ impl FrontEnd {
         if !self.is_one_of_many || std::mem::replace(&mut self.reported, counts) == counts {
             return Ok(());
         }
-        let outputs = WireOutputs {
-            engine_index: self.core.rank.into(),
-            scheduler_stats: Some(self.stats(report)),
-            timestamp: engine_core::outputs::monotonic_seconds(),
-            ..WireOutputs::default()
-        };
+        let outputs = WireOutputs { scheduler_stats: Some(self.stats(report)), ..self.outputs() };
         self.session.send_to_coordinator(&outputs.to_bytes(self.family)).await
+    }
+
+    /// A message of now, with nothing in it.
+    fn outputs(&self) -> WireOutputs {
+        let timestamp = engine_core::outputs::monotonic_seconds();
+        WireOutputs { engine_index: self.core.rank.into(), timestamp, ..WireOutputs::default() }
     }
 
     /// The figures of steps, as they are sent.
@@ -373,19 +368,13 @@ impl FrontEnd {
     async fn end(mut self) {
         for (id, (client, request)) in std::mem::take(&mut self.requests) {
             request.abort();
-            let finish_reason = Some(WireFinish::Abort);
-            self.put(client, WireOutput { request_id: id, finish_reason, ..WireOutput::default() }, None);
+            self.finish(client, id, WireFinish::Abort, None);
         }
         match self.send_all().await {
             Ok(()) => self.session.end().await,
             Err(error) => tracing::debug!(%error, "the front end is gone before its requests are aborted"),
         }
     }
-}
-
-/// Waits for the end of the engine's life, and gives what it is then.
-async fn ended(life: &mut watch::Receiver<Life>) -> Life {
-    life.wait_for(|life| *life != Life::Alive).await.map_or(Life::Over, |life| *life)
 }
 
 /// Waits for the next tokens of a request.

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use tower::Service;
 
 use super::{
-    observed::{ObservedSide, ServedBody, SharedResponse, note_status},
+    observed::{ObservedSide, ServedBody, SharedResponse},
     pages::MetricsPages,
     quota::{MeteredBody, PromptTokens},
     server::ServerFaults,
@@ -24,7 +24,7 @@ use crate::{
     },
     net::server::{ConnectionEnd, media_type, receive_whole},
     play::{
-        http::{broken, unreceived},
+        http::{broken, header_text, unreceived},
         mcp::ROOT,
         middleware::{Intercept, called},
     },
@@ -71,7 +71,7 @@ impl Intercept for FaultLayer {
             Err(refused) => return refused,
         };
         let beyond = faulted.take_quotas();
-        let shown = ShownFaults::of(&faulted);
+        let (chosen, replied) = (faulted.chosen.clone(), Arc::clone(&faulted.replied));
         let early = match beyond {
             Some(response) => Some(response),
             None => faulted.before_answer(|it| it.fault.selection.record.is_none()).await,
@@ -87,41 +87,27 @@ impl Intercept for FaultLayer {
                 Err(refused) => faulted.answers_first(*refused),
             },
         };
-        response.extensions_mut().insert(shown.now());
+        response.extensions_mut().insert(shown(&chosen, &replied.lock()));
         response
     }
-}
-
-/// The faults of a request, as a page shows them.
-struct ShownFaults {
-    chosen: Vec<ChosenFault>,
-    replied: RepliedFaults,
 }
 
 /// Faults that are answers, and whether each was applied.
 type RepliedFaults = Arc<Lock<Vec<(Arc<Fault>, bool)>>>;
 
-impl ShownFaults {
-    fn of(faulted: &FaultedRequest) -> Self {
-        Self { chosen: faulted.chosen.clone(), replied: Arc::clone(&faulted.replied) }
-    }
-
-    /// Those that the client got or may still get.
-    fn now(self) -> FaultsOf {
-        let replied = self.replied.lock();
-        let is_applied =
-            |fault: &Arc<Fault>| replied.iter().any(|(it, is_applied)| *is_applied && Arc::ptr_eq(it, fault));
-        let is_shown = |chosen: &&ChosenFault| match chosen.fault.kind {
-            FaultKind::Reply(_) => is_applied(&chosen.fault),
-            _ => chosen.is_certain(),
-        };
-        FaultsOf(self.chosen.iter().filter(is_shown).map(|chosen| Arc::clone(&chosen.fault)).collect())
-    }
+/// Those of a request that its client got or may still get, as a page shows them.
+fn shown(chosen: &[ChosenFault], replied: &[(Arc<Fault>, bool)]) -> FaultsOf {
+    let is_applied = |fault: &Arc<Fault>| replied.iter().any(|(it, is_applied)| *is_applied && Arc::ptr_eq(it, fault));
+    let is_shown = |chosen: &&ChosenFault| match chosen.fault.kind {
+        FaultKind::Reply(_) => is_applied(&chosen.fault),
+        _ => chosen.is_certain(),
+    };
+    FaultsOf(chosen.iter().filter(is_shown).map(|chosen| Arc::clone(&chosen.fault)).collect())
 }
 
 /// The faults of a request whose response comes.
 struct FaultedRequest {
-    set: Arc<FaultSet>,
+    notes: FaultNotes,
     chosen: Vec<ChosenFault>,
     context: RefusalContext,
     refusal: fn(ApiError, Endpoint) -> Response,
@@ -149,21 +135,22 @@ impl FaultLayer {
         let seen = FaultRequest { path, headers, body: &body, session, replica: self.replica };
         let own = [self.faults.of_session(session), own].concat();
         let chosen = set.choose_with(&seen, own);
-        let mut context = self.context(endpoint);
-        if !chosen.is_empty() {
-            (context.model, context.rpc_id) = named_in(parts.uri.path(), &body);
-        }
-        let (requested, replied) = (body.clone(), Arc::default());
-        let served = self.faults.log().and_then(|log| log.begin(parts.uri.path(), &body));
-        let (refusal, tickets, quota_headers) = (self.refusal, Vec::new(), HeaderMap::new());
-        let faulted =
-            FaultedRequest { set, chosen, context, refusal, requested, replied, tickets, quota_headers, served };
-        Ok((Request::from_parts(parts, Body::from(body)), faulted))
-    }
-
-    fn context(&self, endpoint: Endpoint) -> RefusalContext {
+        let (model, rpc_id) = if chosen.is_empty() { (String::new(), None) } else { named_in(path, &body) };
         let (max_model_len, names) = (self.max_model_len, Arc::clone(&self.names));
-        RefusalContext { endpoint, max_model_len, names, model: String::new(), rpc_id: None }
+        let context = RefusalContext { endpoint, max_model_len, names, model, rpc_id };
+        let served = self.faults.log().and_then(|log| log.begin(path, &body));
+        let faulted = FaultedRequest {
+            notes: FaultNotes { set, is_quiet: served.is_some() },
+            chosen,
+            context,
+            refusal: self.refusal,
+            requested: body.clone(),
+            replied: Arc::default(),
+            tickets: Vec::new(),
+            quota_headers: HeaderMap::new(),
+            served,
+        };
+        Ok((Request::from_parts(parts, Body::from(body)), faulted))
     }
 }
 
@@ -182,7 +169,7 @@ impl FaultedRequest {
     /// Takes the request from its quotas; the response, where it is beyond one.
     fn take_quotas(&mut self) -> Option<Response> {
         for it in &self.chosen {
-            match self.set.admit(it) {
+            match self.notes.set.admit(it) {
                 Some(Ok((ticket, left))) => {
                     self.tickets.push(ticket);
                     self.quota_headers.extend(left);
@@ -208,7 +195,7 @@ impl FaultedRequest {
         let (mut parts, body) = response.into_parts();
         let Ok(page) = receive_whole(body, LARGEST_PAGE).await else { return broken(ConnectionEnd::Close) };
         let page = String::from_utf8_lossy(&page).into_owned();
-        let page = pages.faulted(&self.set, &self.chosen, page, |it| self.happened(it));
+        let page = pages.faulted(&self.notes.set, &self.chosen, page, |it| self.notes.happened(it));
         parts.headers.remove(header::CONTENT_LENGTH);
         Response::from_parts(parts, Body::from(page))
     }
@@ -219,34 +206,30 @@ impl FaultedRequest {
         response
     }
 
-    fn happened(&self, chosen: &ChosenFault) {
-        note(&self.set, chosen, self.served.is_some());
-    }
-
     /// Lets faults happen that come before an answer; a response where it is one of them.
     async fn before_answer(&self, is_meant: impl Fn(&ChosenFault) -> bool) -> Option<Response> {
         for it in self.chosen.iter().filter(|it| is_meant(it)) {
             match &it.fault.kind {
                 FaultKind::Delay(time) => {
-                    self.happened(it);
+                    self.notes.happened(it);
                     sleep(*time).await;
                 }
                 FaultKind::Hang => {
-                    self.happened(it);
+                    self.notes.happened(it);
                     pending().await
                 }
                 FaultKind::NotReady { .. } => {
-                    self.happened(it);
+                    self.notes.happened(it);
                     let mut response = Response::default();
                     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
                     return Some(response);
                 }
                 FaultKind::Refusal(fault) => {
-                    self.happened(it);
+                    self.notes.happened(it);
                     return Some(self.refused(fault));
                 }
                 FaultKind::Stream(StreamFault::Break(end)) if replaces_answer(&it.fault) => {
-                    self.happened(it);
+                    self.notes.happened(it);
                     return Some(broken(*end));
                 }
                 _ => {}
@@ -280,10 +263,11 @@ impl FaultedRequest {
         if !replies.is_empty() {
             request.extensions_mut().insert(SemanticReplies(replies));
         }
-        let replaced = self.chosen.iter().filter(|chosen| replaces_answer(&chosen.fault));
-        let replaced = replaced.filter(|chosen| !chosen.fault.selection.is_of_record);
-        let replaced = replaced.filter(|chosen| chosen.fault.selection.record.is_some());
-        let replaced: Vec<ChosenFault> = replaced.cloned().collect();
+        let is_replaced = |chosen: &&ChosenFault| {
+            let selection = &chosen.fault.selection;
+            replaces_answer(&chosen.fault) && !selection.is_of_record && selection.record.is_some()
+        };
+        let replaced: Vec<ChosenFault> = self.chosen.iter().filter(is_replaced).cloned().collect();
         if !replaced.is_empty() {
             request.extensions_mut().insert(ReplacedRecords(concerning(replaced)));
         }
@@ -292,12 +276,12 @@ impl FaultedRequest {
 
     /// Notes the outcome of a fault that is an answer.
     fn on_reply(&self, chosen: ChosenFault) -> OnReply {
-        let (set, is_quiet, replied) = (self.set.clone(), self.served.is_some(), self.replied.clone());
+        let (notes, replied) = (self.notes.clone(), self.replied.clone());
         Arc::new(move |outcome| {
             replied.lock().push((Arc::clone(&chosen.fault), outcome.is_ok()));
             match outcome {
-                Ok(()) => note(&set, &chosen, is_quiet),
-                Err(reason) => note_unapplied(&set, &chosen, is_quiet, &reason),
+                Ok(()) => notes.happened(&chosen),
+                Err(reason) => notes.unapplied(&chosen, &reason),
             }
         })
     }
@@ -325,7 +309,7 @@ impl FaultedRequest {
 
     /// Puts the faults into the response that are in its head and body.
     async fn after(mut self, mut response: Response) -> Response {
-        let record = response.headers().get("x-vcr-record").and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let record = header_text(response.headers(), "x-vcr-record").map(str::to_owned);
         self.chosen.retain(|chosen| chosen.concerns_record(record.as_deref()));
         self.end_replies();
         if let Some(other) = self.before_answer(|it| it.fault.selection.record.is_some()).await {
@@ -341,7 +325,7 @@ impl FaultedRequest {
                 FaultKind::SlowHead(pace) => drop(response.extensions_mut().insert(*pace)),
                 _ => continue,
             }
-            self.happened(chosen);
+            self.notes.happened(chosen);
         }
         response.headers_mut().extend(mem::take(&mut self.quota_headers));
         if !self.tickets.is_empty() {
@@ -363,17 +347,42 @@ impl FaultedRequest {
         if let Some(served) = &self.served {
             response = response.map(|body| ServedBody::observe(body, ObservedSide::Before, served));
         }
-        let (set, chosen, is_quiet) = (self.set.clone(), mem::take(&mut self.chosen), self.served.is_some());
-        let on_fault = Arc::new(move |chosen: &ChosenFault| note(&set, chosen, is_quiet));
-        let context = self.context.clone();
+        let (notes, chosen, context) = (self.notes.clone(), mem::take(&mut self.chosen), self.context.clone());
+        let on_fault = Arc::new(move |chosen: &ChosenFault| notes.happened(chosen));
         self.served(response.map(|body| Body::new(FaultedBody::new(body, is_stream, context, chosen, on_fault))))
     }
 
     /// Notes what leaves of a response, where that is noted.
     fn served(&self, response: Response) -> Response {
         let Some(served) = &self.served else { return response };
-        note_status(served, response.status().as_u16());
+        served.lock().status = response.status().as_u16();
         response.map(|body| ServedBody::observe(body, ObservedSide::After, served))
+    }
+}
+
+/// Counts and prints faults, unless the client that chose them can see what is served.
+#[derive(Clone)]
+struct FaultNotes {
+    set: Arc<FaultSet>,
+    is_quiet: bool,
+}
+
+impl FaultNotes {
+    fn happened(&self, chosen: &ChosenFault) {
+        self.print(&format!("fault: --fault '{}'", self.set.happened(chosen)));
+    }
+
+    /// The same of one that a request does not get.
+    fn unapplied(&self, chosen: &ChosenFault, reason: &str) {
+        self.print(&format!("fault not applied: --fault '{}': {reason}", self.set.note_unapplied(chosen, reason)));
+    }
+
+    fn print(&self, text: &str) {
+        if self.is_quiet {
+            tracing::debug!("{text}");
+        } else {
+            tracing::info!("{text}");
+        }
     }
 }
 
@@ -387,23 +396,5 @@ fn replaces_answer(fault: &Fault) -> bool {
         FaultKind::Hang | FaultKind::Refusal(_) => true,
         FaultKind::Stream(StreamFault::Break(_)) => fault.place.or(fault.kind.own_place()).is_none(),
         _ => false,
-    }
-}
-
-/// Counts a fault that happens, and prints it unless the client that chose it can see what is served.
-fn note(set: &FaultSet, chosen: &ChosenFault, is_quiet: bool) {
-    print_noted(&format!("fault: --fault '{}'", set.happened(chosen)), is_quiet);
-}
-
-/// Counts and prints the same of one that a request does not get.
-fn note_unapplied(set: &FaultSet, chosen: &ChosenFault, is_quiet: bool, reason: &str) {
-    print_noted(&format!("fault not applied: --fault '{}': {reason}", set.note_unapplied(chosen, reason)), is_quiet);
-}
-
-fn print_noted(text: &str, is_quiet: bool) {
-    if is_quiet {
-        tracing::debug!("{text}");
-    } else {
-        tracing::info!("{text}");
     }
 }

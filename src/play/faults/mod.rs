@@ -8,7 +8,6 @@
 mod admin;
 mod file;
 mod layer;
-mod metrics_admin;
 mod observed;
 mod pages;
 mod quota;
@@ -17,7 +16,6 @@ mod server;
 pub(super) use self::{
     admin::routes,
     layer::{FaultLayer, FaultsOf},
-    metrics_admin::metrics_routes,
     pages::{MetricsPages, PageSource},
     quota::PromptTokens,
 };

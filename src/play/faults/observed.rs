@@ -98,10 +98,6 @@ impl ServedLog {
     }
 }
 
-pub(super) fn note_status(response: &SharedResponse, status: u16) {
-    response.lock().status = status;
-}
-
 /// Side of the faults on which a body is observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ObservedSide {

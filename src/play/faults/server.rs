@@ -93,9 +93,14 @@ impl ServerFaults {
     pub(crate) fn fail(&self, failures: InjectedFailures) -> Result<(), String> {
         let new = failures.lines()?;
         *self.failures.lock() = (failures, new);
+        self.renew();
+        Ok(())
+    }
+
+    /// Takes the same lines again, with what stands behind them.
+    fn renew(&self) {
         let lines = self.lines.lock().clone();
         self.replace(lines);
-        Ok(())
     }
 
     /// Notes whether there is anything to do.
@@ -227,8 +232,7 @@ impl FaultReader for ServerFaults {
         }
         let before = std::mem::replace(&mut *self.of_records.lock(), read.clone());
         if !(before.is_empty() && read.is_empty()) {
-            let lines = self.lines.lock().clone();
-            self.replace(lines);
+            self.renew();
         }
         Ok(())
     }

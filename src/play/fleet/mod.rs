@@ -84,6 +84,17 @@ impl ServerParts {
         let state = ServerState::of(config, Arc::clone(&self.model), self.replay.clone(), place)?;
         Ok(Player { state: Arc::new(state) })
     }
+
+    /// Returns true if a server that has died can be served again as it is: one of cassettes without an engine.
+    fn has_nothing_cold(&self) -> bool {
+        self.config.cassette_player.is_some() && self.config.engine.is_none()
+    }
+
+    /// A server in place of one that is dead; `None` where there is none to be had.
+    fn again(&self, number: u32, slowdown: &Arc<Slowdown>) -> Option<Player> {
+        let player = self.server(number, slowdown);
+        player.map_err(|error| tracing::error!("replica {number} cannot start again: {error}")).ok()
+    }
 }
 
 /// Desired state of a replica.
@@ -330,19 +341,6 @@ impl Replica {
                 player = origin.server(number, &slowdown)?;
             }
         }
-    }
-}
-
-impl ServerParts {
-    /// Returns true if a server that has died can be served again as it is: one of cassettes without an engine.
-    fn has_nothing_cold(&self) -> bool {
-        self.config.cassette_player.is_some() && self.config.engine.is_none()
-    }
-
-    /// A server in place of one that is dead; `None` where there is none to be had.
-    fn again(&self, number: u32, slowdown: &Arc<Slowdown>) -> Option<Player> {
-        let player = self.server(number, slowdown);
-        player.map_err(|error| tracing::error!("replica {number} cannot start again: {error}")).ok()
     }
 }
 

@@ -24,8 +24,7 @@ use crate::{
         Player, ServerState,
         http::{empty, json as json_page},
         middleware::{Layered, Middleware, called},
-        routes,
-        simulator::NamePod,
+        routes, simulator,
     },
     replay::{
         account::{self, NetworkBlock},
@@ -42,16 +41,20 @@ pub(super) fn app(player: &Player) -> App {
     let state = &player.state;
     let options = &state.config.server;
     let root: Arc<str> = options.root_path.as_str().into();
-    let request_id = state.config.request_id_headers.then(|| Layered(AddRequestId(Arc::clone(state))));
-    let pod = options.simulator.endpoints.then(|| Layered(NamePod(Arc::clone(state))));
+    let adds_headers = state.config.request_id_headers || options.simulator.endpoints;
+    let headers = adds_headers.then(|| Layered(AddHeaders(Arc::clone(state))));
     let has_sessions = state.config.cassette_player.is_some() || state.replay.is_some();
-    let sessions = has_sessions.then(|| MapRequestLayer::new(entered));
+    let sessions = has_sessions.then(|| {
+        MapRequestLayer::new(|mut request: Request| {
+            account::enter(&mut request);
+            request
+        })
+    });
     let starting = (!options.startup.is_zero()).then(|| Layered(Starting(Arc::clone(state))));
     let keys = (!options.api_keys.is_empty()).then(|| Arc::new(options.api_keys.clone()));
     let keys = keys.map(|keys| Layered(auth::RequireKey { keys, root: Arc::clone(&root) }));
     let service = ServiceBuilder::new()
-        .option_layer(request_id)
-        .option_layer(pod)
+        .option_layer(headers)
         .option_layer(sessions)
         .option_layer(keys)
         .layer(Layered(cors::Share(Arc::new(options.cors.clone()))))
@@ -83,24 +86,20 @@ pub(super) async fn answer(
     response
 }
 
-/// The request without the session in its path.
-fn entered(mut request: Request) -> Request {
-    account::enter(&mut request);
-    request
-}
-
-/// The middleware that adds a request's id to its answer.
+/// The middleware that adds a request's id and the pod's name to its answer, where answers have them.
 #[derive(Debug, Clone)]
-struct AddRequestId(Arc<ServerState>);
+struct AddHeaders(Arc<ServerState>);
 
-impl Middleware for AddRequestId {
-    type Kept = Option<(HeaderName, HeaderValue)>;
+impl Middleware for AddHeaders {
+    type Kept = (HeaderMap, Option<(HeaderName, HeaderValue)>);
 
     fn before(&self, request: &mut Request) -> ControlFlow<Response, Self::Kept> {
-        ControlFlow::Continue(self.0.request_id_header(request.headers()))
+        ControlFlow::Continue((simulator::pod_headers(&self.0), self.0.request_id_header(request.headers())))
     }
 
-    fn after(id: Self::Kept, mut response: Response) -> Response {
+    fn after((pod, id): Self::Kept, mut response: Response) -> Response {
+        // The pod replaces a recorded one; an id is added to a recorded one.
+        response.headers_mut().extend(pod);
         response.headers_mut().extend(id);
         response
     }

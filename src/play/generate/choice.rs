@@ -25,6 +25,13 @@ pub(in crate::play) struct ChoiceFinish {
     pub(in crate::play) hides_last_token: bool,
 }
 
+impl ChoiceFinish {
+    /// An end without details, after a token like others.
+    pub(in crate::play) fn of(reason: &'static str) -> Self {
+        Self { reason, stop_reason: StopReason::Unnamed, hides_last_token: false }
+    }
+}
+
 /// The tokens of a choice in order.
 #[derive(Debug, Clone)]
 pub(in crate::play) enum ChoiceTokens {
@@ -226,8 +233,7 @@ impl OpenChoice {
     /// Ends the choice with its next step, which adds no text.
     pub(in crate::play) fn abort(&mut self) {
         self.script.ids.truncate(self.produced);
-        self.script.finish =
-            ChoiceFinish { reason: "abort", stop_reason: StopReason::Unnamed, hides_last_token: false };
+        self.script.finish = ChoiceFinish::of("abort");
         self.next = None;
     }
 
@@ -313,11 +319,7 @@ impl OpenChoice {
         if is_last {
             return Some(self.script.finish.clone());
         }
-        (produced >= self.limits.max_tokens).then_some(ChoiceFinish {
-            reason: "length",
-            stop_reason: StopReason::Unnamed,
-            hides_last_token: false,
-        })
+        (produced >= self.limits.max_tokens).then(|| ChoiceFinish::of("length"))
     }
 
     /// The text of all tokens in one piece.

@@ -12,7 +12,7 @@ use std::{
 use tokio::time::Instant;
 
 use crate::{
-    api::{ApiError, Constraint, GenerationRequest, MaxTokens, StopReason},
+    api::{ApiError, Constraint, GenerationRequest, MaxTokens},
     base::cancellation::is_cancelled,
     engine::{
         guided::{DrawLimits, GuideError, TextEnd, check},
@@ -96,7 +96,7 @@ pub(in crate::play) fn conforming(
         Ok(made) => {
             let reason = if made.ended == TextEnd::Cut { "length" } else { "stop" };
             let hides_last_token = made.ended == TextEnd::WithToken;
-            Some((made.ids, ChoiceFinish { reason, stop_reason: StopReason::Unnamed, hides_last_token }))
+            Some((made.ids, ChoiceFinish { hides_last_token, ..ChoiceFinish::of(reason) }))
         }
         // It is for no one.
         Err(_) if is_cancelled() => None,

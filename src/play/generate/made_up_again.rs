@@ -12,7 +12,7 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::{
-    api::{MaxTokens, StopReason},
+    api::MaxTokens,
     engine::synthetic::{RandomTokens, SyntheticKey},
     play::{
         ServerState,
@@ -114,8 +114,7 @@ fn script(
         return None;
     }
     let schedule = Schedule::uniform(u32::try_from(ids.len()).ok(), state.made_up_pacing());
-    let finish = ChoiceFinish { reason, stop_reason: StopReason::Unnamed, hides_last_token: false };
-    let (ids, begun) = (ChoiceTokens::Known(ids), Some(Box::new(begun)));
+    let (ids, finish, begun) = (ChoiceTokens::Known(ids), ChoiceFinish::of(reason), Some(Box::new(begun)));
     let scripts = vec![ChoiceScript { ids, schedule, finish, logprobs: None, begun, breaks_off: false }];
     Some(PromptScripts { scripts, by: format!("random;from={delivered}"), ..PromptScripts::default() })
 }

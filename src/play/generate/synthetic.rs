@@ -8,7 +8,7 @@ use rand::RngExt;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::{
-    api::{MaxTokens, StopReason},
+    api::MaxTokens,
     engine::synthetic::{MadeUpText, RandomTokens, SyntheticKey, SyntheticReasoning},
     play::{
         ServerState,
@@ -43,12 +43,8 @@ pub(in crate::play) fn made_up(state: &ServerState, wanted: &PromptQuery<'_>) ->
         let schedule = Schedule::uniform(u32::try_from(ids.len()).ok(), state.made_up_pacing());
         ChoiceScript { ids, schedule, finish, logprobs: None, begun: None, breaks_off: false }
     };
-    let by = match synthetic {
-        Synthetic::Random => "random",
-        Synthetic::Echo => "echo",
-    };
-    let scripts = (0..wanted.choices).map(script).collect();
-    PromptScripts { scripts, by: by.to_owned(), ..PromptScripts::default() }
+    let scripts = (0..wanted.choices()).map(script).collect();
+    PromptScripts { scripts, by: synthetic.name().to_owned(), ..PromptScripts::default() }
 }
 
 /// Random tokens in the place of recorded ones that are not known; the same whenever the record is served for a prompt.
@@ -123,7 +119,7 @@ fn random(state: &ServerState, wanted: &PromptQuery<'_>, key: SyntheticKey) -> (
     let (count, reason) = length(state, wanted, wanted.prompt.max_tokens, key);
     let thought = marks.and_then(|marks| marks.within(count, state.config.synthetic.reasoning_share));
     let text = MadeUpText::new(words, thought, count);
-    (ChoiceTokens::MadeUp(text), ChoiceFinish { reason, stop_reason: StopReason::Unnamed, hides_last_token: false })
+    (ChoiceTokens::MadeUp(text), ChoiceFinish::of(reason))
 }
 
 /// Chooses the length of a random answer and the reason of its end: by itself, or at its limit.
@@ -211,7 +207,7 @@ fn echo(wanted: &PromptQuery<'_>) -> (ChoiceTokens, ChoiceFinish) {
     let count = if wanted.prompt.echo.is_empty() { 0 } else { count };
     let reason = if !repeats && wanted.prompt.echo.len() <= most { "stop" } else { "length" };
     let ids = ChoiceTokens::Repeated { ids: Arc::clone(&wanted.prompt.echo), count };
-    (ids, ChoiceFinish { reason, stop_reason: StopReason::Unnamed, hides_last_token: false })
+    (ids, ChoiceFinish::of(reason))
 }
 
 fn size(count: u32) -> usize {

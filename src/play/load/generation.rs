@@ -25,11 +25,8 @@ pub(in crate::play) struct SamplingDefaults {
 }
 
 impl SamplingDefaults {
-    pub(in crate::play) fn load(config: &GenerationConfig, tokenizer: &Tokenizer) -> Result<Self, PlayError> {
-        Ok(Self::read(&config.given(tokenizer)?))
-    }
-
-    fn read(given: &Map<String, Value>) -> Self {
+    /// Reads them from all values.
+    pub(in crate::play) fn read(given: &Map<String, Value>) -> Self {
         let number = |name: &str| given.get(name).and_then(Value::as_f64);
         let max_tokens = given.get("max_new_tokens").and_then(Value::as_u64);
         Self {
@@ -75,10 +72,10 @@ mod tests {
         fs::write(directory.path().join("generation_config.json"), file.to_string()).unwrap();
         let source = GenerationSource::Directory(directory.path().to_owned());
         let overrides = json!({"temperature": 0.1}).as_object().unwrap().clone();
-        let read = SamplingDefaults::load(&GenerationConfig { source, overrides }, &tokenizer).unwrap();
+        let read = SamplingDefaults::read(&GenerationConfig { source, overrides }.given(&tokenizer).unwrap());
         assert_eq!(read, SamplingDefaults { temperature: 0.1, top_p: 0.95, max_tokens: Some(7) });
         let neutral = GenerationConfig { source: GenerationSource::Neutral, overrides: Map::new() };
-        let read = SamplingDefaults::load(&neutral, &tokenizer).unwrap();
+        let read = SamplingDefaults::read(&neutral.given(&tokenizer).unwrap());
         assert_eq!(read, SamplingDefaults { temperature: 1.0, top_p: 1.0, max_tokens: None });
     }
 
@@ -86,8 +83,7 @@ mod tests {
     fn a_directory_without_the_file_is_named() {
         let tokenizer = Player::builtin_tokenizer().unwrap();
         let source = GenerationSource::Directory(PathBuf::from("/nowhere"));
-        let error =
-            SamplingDefaults::load(&GenerationConfig { source, overrides: Map::new() }, &tokenizer).unwrap_err();
+        let error = GenerationConfig { source, overrides: Map::new() }.given(&tokenizer).unwrap_err();
         assert!(error.to_string().contains("/nowhere/generation_config.json"), "{error}");
     }
 }

@@ -63,6 +63,7 @@ impl Model {
         let hash = xxh3_64_with_seed(tokenizer.fingerprint().as_bytes(), config.seed);
         let has_media = replay.is_some_and(|replay| replay.records.iter().any(|record| record.has_media()));
         let own_template = config.chat_template.as_deref();
+        let generation = config.generation.given(&tokenizer)?;
         Ok(Self {
             names,
             recorded: recorded_models,
@@ -70,8 +71,8 @@ impl Model {
             max_model_len,
             takes_media: config.multimodal || has_media,
             own_template: own_template.map(|given| template_of(given, &tokenizer)).transpose()?,
-            sampling: SamplingDefaults::load(&config.generation, &tokenizer)?,
-            generation: config.generation.given(&tokenizer)?,
+            sampling: SamplingDefaults::read(&generation),
+            generation,
             parsers: Arc::new(Parsers::new(config.parsers, &tokenizer)),
             fingerprint: config.answers.fingerprint.text(ENGINE_VERSION, hash),
             guide: OnceLock::new(),

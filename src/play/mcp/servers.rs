@@ -26,14 +26,14 @@ use crate::{
         wire::percent_decoded,
     },
     play::{
-        http::{ErrorResponse, body_of_type, empty_with, events_of_type, read_body},
+        http::{ErrorResponse, body_of_type, empty_with, events_of_type, header_text, read_body},
         mcp::{
             origin,
             stdio::{MOST_PAUSES, PAUSE},
             streams::{Incoming, Streams, event},
             upstreams::{RealRequest, RealServers},
         },
-        middleware::Replay,
+        middleware::Intercept,
         request::{
             blocking::{INLINE_BYTES, off_the_loop},
             budget::{MemoryReservation, held_json},
@@ -110,7 +110,7 @@ impl McpService {
 #[derive(Debug, Clone)]
 pub(in crate::play) struct RecordedMcpServers(pub(in crate::play) Arc<McpService>);
 
-impl Replay for RecordedMcpServers {
+impl Intercept for RecordedMcpServers {
     fn takes(&self, request: &Request) -> bool {
         request.uri().path().starts_with(ROOT)
     }
@@ -175,14 +175,14 @@ impl McpService {
         }
         Ok(match parts.method {
             Method::POST => Box::pin(self.post(target, parts, body)).await?,
-            Method::GET => self.listen(target),
+            Method::GET => self.listen(&Arc::new(target))?,
             Method::DELETE => {
                 let (reply, deliveries, place) = target.endpoint.end(&target.head, &target.session);
                 self.streams.deliver(deliveries);
                 if let (Some(upstreams), Some(place)) = (&self.upstreams, place) {
                     upstreams.end((&target.name, &target.session), place, parts);
                 }
-                whole_reply(&target, reply)
+                response(&Arc::new(target), reply, None, None)?
             }
             _ => not_allowed(&target),
         })
@@ -206,7 +206,7 @@ impl McpService {
             player.copy_mcp(served.into_iter().filter_map(|at| endpoint.record(at)));
             let answered = match reply {
                 EndpointReply::Forward(forward) => ControlFlow::Continue(forward),
-                reply => ControlFlow::Break(response(&of_work, reply, place.clone(), incoming)?),
+                reply => ControlFlow::Break(response(&of_work, reply, place.clone(), Some(incoming))?),
             };
             Ok((answered, place, deadline, records))
         })
@@ -231,20 +231,16 @@ impl McpService {
         Ok(response)
     }
 
-    fn listen(&self, target: Target) -> Response {
+    fn listen(&self, target: &Arc<Target>) -> Result<Response, ApiError> {
         let incoming = self.streams.open();
-        let stream = incoming.number();
-        let (place, messages, before) = match target.endpoint.listen(&target.head, &target.session, stream) {
-            Ok(listening) => listening,
-            Err(reply) => return whole_reply(&target, reply),
-        };
-        self.streams.deliver(before);
-        let frames = messages.iter().map(event).collect();
-        let closing = Some(Closing { target: Arc::new(target), place, stream });
-        let memory = MemoryReservation::default();
-        let flow =
-            Flow { frames, incoming: Some(incoming), is_broken: false, sent: 0, _closing: closing, _memory: memory };
-        events(flow, None)
+        match target.endpoint.listen(&target.head, &target.session, incoming.number()) {
+            Ok((place, messages, before)) => {
+                self.streams.deliver(before);
+                let reply = EndpointReply::Events { messages, is_open: true, session: None };
+                response(target, reply, Some(place), Some(incoming))
+            }
+            Err(reply) => response(target, reply, None, None),
+        }
     }
 
     /// Goes on without a reply of the client once it is due.
@@ -257,25 +253,27 @@ impl McpService {
     }
 }
 
-/// Makes the response of a reply that is not forwarded; its stream goes on with what comes in where the session says so.
+/// Makes the response of a reply that is not forwarded; its stream, where it may be one, goes on with what comes in where the session
+/// says so.
 /// Errors: 503 where other responses took the memory that there is.
 fn response(
     target: &Arc<Target>,
     reply: EndpointReply,
     place: Option<SessionKey>,
-    incoming: Incoming,
+    incoming: Option<Incoming>,
 ) -> Result<Response, ApiError> {
     let mut memory = MemoryReservation::default();
     let (messages, is_open, is_broken, session) = match reply {
         EndpointReply::Whole { status, body, session } => {
             let body = body.map(|body| body.to_string());
             memory.try_reserve(body.as_ref().map_or(0, String::len))?;
-            return Ok(whole(target, status, body.map(|body| (body, memory)), session));
+            return Ok(whole(target, status, body, memory, session));
         }
         EndpointReply::Events { messages, is_open, session } => (messages, is_open, false, session),
         EndpointReply::Ended(messages) => (messages, false, true, None),
         EndpointReply::Forward(_) => return Ok(not_allowed(target)),
     };
+    let Some(incoming) = incoming else { return Ok(not_allowed(target)) };
     let mut frames = VecDeque::with_capacity(messages.len());
     for message in messages {
         let frame = event(&message);
@@ -342,23 +340,19 @@ fn events(flow: Flow, session: Option<String>) -> Response {
     events_of_type(StatusCode::OK, HeaderValue::from_static("text/event-stream"), frames, extra).map(Body::new)
 }
 
-/// The response to a request that opens no stream.
-fn whole_reply(target: &Target, reply: EndpointReply) -> Response {
-    match reply {
-        EndpointReply::Whole { status, body, .. } => {
-            whole(target, status, body.map(|body| (body.to_string(), MemoryReservation::default())), None)
-        }
-        EndpointReply::Events { .. } | EndpointReply::Ended(_) | EndpointReply::Forward(_) => not_allowed(target),
-    }
-}
-
-fn whole(target: &Target, status: u16, body: Option<(String, MemoryReservation)>, session: Option<String>) -> Response {
+fn whole(
+    target: &Target,
+    status: u16,
+    body: Option<String>,
+    memory: MemoryReservation,
+    session: Option<String>,
+) -> Response {
     let extra = HeaderMap::from_iter(session_header(session));
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     match body {
         _ if status == StatusCode::METHOD_NOT_ALLOWED => not_allowed(target),
-        Some((body, memory)) if status == StatusCode::OK => held_json(body, memory, extra),
-        Some((body, _)) => body_of_type(status, Some(HeaderValue::from_static("application/json")), body.into(), extra),
+        Some(body) if status == StatusCode::OK => held_json(body, memory, extra),
+        Some(body) => body_of_type(status, Some(HeaderValue::from_static("application/json")), body.into(), extra),
         None => empty_with(status, extra),
     }
 }
@@ -379,7 +373,7 @@ fn unknown(servers: &Servers) -> http::Response<crate::net::server::ResponseBody
 }
 
 fn head(headers: &HeaderMap) -> McpHeaders {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let text = |name: &str| header_text(headers, name).map(str::to_owned);
     let accept: Vec<&str> = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
     let parameters = headers.iter().filter_map(|(name, value)| {
         let name = name.as_str().strip_prefix(PARAMETER)?;

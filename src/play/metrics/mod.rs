@@ -34,13 +34,12 @@ pub(super) use self::{
     choice::{ChoiceMetrics, RequestMetrics},
     lora::RunningAdapter,
     overrides::{MetricOverrides, of_fake_metrics},
-    page::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, page},
+    page::{CONTENT_TYPE, MOUNTED_CONTENT_TYPE, page},
     permit::{AdmissionPermit, Queued},
     response::ResponseMetrics,
     scheduled::ShownValues,
     tool_parser::ToolParserCalls,
     transfers::Transferred,
-    vcr::OwnCounts,
     watched::{NotServed, Watch},
 };
 use self::{engine::EngineMetrics, http_requests::HttpRequests, lora::LoraRequestsInfo, process::unix_time};

@@ -23,16 +23,18 @@ enum SetValue {
     Wave { shape: WaveShape, start: f64, end: f64, period: Duration },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum WaveShape {
-    /// A sine between both.
-    Oscillate,
-    /// From one to the other, and it stays there.
-    Ramp,
-    /// From one to the other, again and again.
-    RampReset,
-    /// Half of the time each.
-    SquareWave,
+base::named! {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum WaveShape {
+        /// A sine between both.
+        Oscillate = "oscillate",
+        /// From one to the other, and it stays there.
+        Ramp = "ramp",
+        /// From one to the other, again and again.
+        RampReset = "rampreset",
+        /// Half of the time each.
+        SquareWave = "squarewave",
+    }
 }
 
 /// Samples with these labels have this value.
@@ -135,13 +137,7 @@ impl SetValue {
         }
         let parts: Vec<&str> = text.split(':').collect();
         let [shape, start, end, period] = parts.as_slice() else { return Err(wrong()) };
-        let shape = match *shape {
-            "oscillate" => WaveShape::Oscillate,
-            "ramp" => WaveShape::Ramp,
-            "rampreset" => WaveShape::RampReset,
-            "squarewave" => WaveShape::SquareWave,
-            _ => return Err(wrong()),
-        };
+        let shape = WaveShape::ALL.into_iter().find(|known| known.name() == *shape).ok_or_else(wrong)?;
         let number = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite()).ok_or_else(wrong);
         let period = parse_duration(period).ok().filter(|period| !period.is_zero()).ok_or_else(wrong)?;
         Ok(Self::Wave { shape, start: number(start)?, end: number(end)?, period })
@@ -274,13 +270,12 @@ pub(in super::super) fn of_fake_metrics(fields: &Value, page: &str, max_loras: u
     let fields = fields.as_object().ok_or("an object is needed, such as {\"running-requests\": 16}")?;
     let mut values = Map::new();
     for (field, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
-        if let Some((_, name)) = SCALARS.iter().find(|(known, _)| known == field) {
-            values.insert((*name).to_owned(), value.clone());
+        if SCALARS.iter().any(|(known, _)| known == field) {
+            // A total that is given stands after one that is a sum.
+            continue;
         } else if let Some((_, histogram, total)) = BUCKETS.iter().find(|(known, ..)| known == field) {
             let sum = bucket_values(histogram, value, page, &mut values).map_err(|why| format!("{field}: {why}"))?;
-            if let Some(total) = total.filter(|total| !values.contains_key(*total)) {
-                values.insert(total.to_owned(), json!(sum));
-            }
+            values.extend(total.map(|total| (total.to_owned(), json!(sum))));
         } else if field == "loras" {
             let samples = adapters(value, max_loras).map_err(|why| format!("{field}: {why}"))?;
             values.insert(LORA_INFO.to_owned(), samples);
@@ -295,7 +290,6 @@ pub(in super::super) fn of_fake_metrics(fields: &Value, page: &str, max_loras: u
             return Err(format!("{field} is no field that can be set here: use {}", known.join(", ")));
         }
     }
-    // A total that is given stands before one that is a sum.
     for (field, name) in SCALARS {
         if let Some(value) = fields.get(field).filter(|value| !value.is_null()) {
             values.insert(name.to_owned(), value.clone());

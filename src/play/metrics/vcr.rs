@@ -12,18 +12,11 @@ use crate::{
     },
     net::server::refused_connections,
     play::{
-        engine::EventCounts,
-        load::{account::SessionTotals, trace::LoadedTrace},
+        ServerState,
+        engine::{Engine, EventCounts},
+        load::account::SessionTotals,
     },
 };
-
-/// Counters beside the engine's metrics.
-#[derive(Debug, Clone, Copy)]
-pub(in super::super) struct OwnCounts<'a> {
-    pub(in super::super) lateness: &'a Lateness,
-    pub(in super::super) replay: Option<&'a LoadedTrace>,
-    pub(in super::super) kv_events: Option<&'a EventCounts>,
-}
 
 /// Counts of a trace that is replayed.
 struct ReplayCounts {
@@ -92,13 +85,15 @@ fn by_name<'a>(counts: &'a BTreeMap<&'static str, u64>) -> ByLabel<'a> {
     labelled(counts.iter().map(|(name, count)| (*name, float(*count))))
 }
 
-pub(super) fn append(page: &mut Exposition, OwnCounts { lateness, replay, kv_events }: OwnCounts<'_>) {
-    if let Some(replay) = replay {
+pub(super) fn append(page: &mut Exposition, state: &ServerState) {
+    let lateness = &*state.lateness;
+    if let Some(replay) = &state.replay {
         let (consumed, sessions) = replay.account.now();
         let (totals, records) = (replay.account.totals(), replay.served_records());
         page.families(&REPLAY, &[(&[], &ReplayCounts { totals, records, consumed, sessions })], None);
     }
-    kv_events.into_iter().for_each(|counts| page.families(&KV_EVENTS, &[(&[], counts)], None));
+    let kv_events = state.engine.as_ref().and_then(Engine::event_counts);
+    kv_events.iter().for_each(|counts| page.families(&KV_EVENTS, &[(&[], counts)], None));
     let name = "vcr_event_lateness_seconds";
     page.family(name, "histogram", "Time from an event's deadline until it was written.");
     for class in StreamClass::ALL {

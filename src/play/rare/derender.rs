@@ -46,7 +46,7 @@ pub(in super::super) async fn answer(
     JsonBody { bytes, .. }: JsonBody,
     api: Api,
 ) -> Result<JsonText, ErrorResponse> {
-    let derendered = off_the_loop(bytes.len(), move || {
+    Ok(off_the_loop(bytes.len(), move || {
         let request = DerenderRequest::parse(api, &bytes)?;
         state.check_model(request.model())?;
         let model = request.model().unwrap_or_else(|| state.model.first_name()).to_owned();
@@ -60,8 +60,7 @@ pub(in super::super) async fn answer(
         };
         answer.map(|answer| JsonText(answer.to_string()))
     })
-    .await?;
-    Ok(derendered)
+    .await?)
 }
 
 /// Makes text of the tokens of one request.

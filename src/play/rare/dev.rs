@@ -26,10 +26,7 @@ use crate::{
         endpoints::Endpoints,
         engine::Control,
         http::{ErrorResponse, JsonText, empty, json as json_answer},
-        request::{
-            admission::Pause,
-            extract::{AnyBody, JsonBody, OptionalJson, ScaleOutEnabled},
-        },
+        request::extract::{AnyBody, JsonBody, OptionalJson, ScaleOutEnabled},
     },
     replay::delivery::AbortedBy,
 };
@@ -212,7 +209,7 @@ pub(in super::super) async fn reset_cache(state: &ServerState, preempts_running:
     match &state.engine {
         Some(engine) => engine.order(Control::Reset { preempts_running }).await,
         // A pause that holds everything took the blocks from those who wait.
-        None => preempts_running || state.dev.gate.pause() == Pause::All || state.metrics.running() == 0,
+        None => preempts_running || state.dev.gate.pause() == PauseState::All || state.metrics.running() == 0,
     }
 }
 
@@ -228,16 +225,16 @@ pub(in super::super) async fn fall_asleep(state: &ServerState, level: u8, mode: 
 /// Pauses the engine; returns once it rests.
 pub(in super::super) async fn pause_engine(state: &ServerState, mode: PauseMode, clears: bool) {
     let gate = &state.dev.gate;
-    gate.set(if mode == PauseMode::Keep { Pause::All } else { Pause::New });
+    let state_of_pause = if mode == PauseMode::Keep { PauseState::All } else { PauseState::New };
+    gate.set(state_of_pause);
     if mode == PauseMode::Abort {
         gate.abort_all(AbortedBy::Engine);
     }
     if let Some(engine) = &state.engine {
-        let paused = if mode == PauseMode::Keep { PauseState::All } else { PauseState::New };
-        engine.order(Control::Pause { state: paused, aborts: mode == PauseMode::Abort, clears }).await;
+        engine.order(Control::Pause { state: state_of_pause, aborts: mode == PauseMode::Abort, clears }).await;
     }
     if mode == PauseMode::Wait {
-        while state.metrics.running() > 0 && gate.pause() == Pause::New {
+        while state.metrics.running() > 0 && gate.pause() == PauseState::New {
             rest(LOOK).await;
         }
     }
@@ -246,7 +243,7 @@ pub(in super::super) async fn pause_engine(state: &ServerState, mode: PauseMode,
 
 /// Lets requests through again.
 pub(in super::super) async fn go_on(state: &ServerState) {
-    state.dev.gate.set(Pause::None);
+    state.dev.gate.set(PauseState::None);
     state.dev.refuses_requests.store(false, Relaxed);
     if let Some(engine) = &state.engine {
         engine.order(Control::Resume).await;
@@ -293,7 +290,7 @@ async fn release_kv_cache_memory(State(state): HandlerState) -> Response {
 pub(in super::super) async fn release_cache_memory(state: &ServerState) -> Result<(), &'static str> {
     let (dev, metrics) = (&state.dev, &state.metrics);
     // A pause that keeps requests is complete, whatever runs: they are recomputed.
-    let is_settled = dev.gate.pause() == Pause::All || metrics.running() == 0;
+    let is_settled = dev.gate.pause() == PauseState::All || metrics.running() == 0;
     if !dev.is_paused() || !is_settled {
         return Err("a completed pause first");
     }

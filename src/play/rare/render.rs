@@ -15,9 +15,9 @@ use crate::{
     play::{
         HandlerState, ServerState,
         generate::parse::ParsedBy,
-        http::{ErrorResponse, JsonText},
+        http::{ErrorResponse, JsonText, REQUEST_ID, header_text},
         request::{
-            extract::{JsonBody, ScaleOutEnabled, request_id_of},
+            extract::{JsonBody, ScaleOutEnabled},
             messages::{chat_of, system_messages},
             prompts::prompts_of,
         },
@@ -47,7 +47,7 @@ pub(in super::super) async fn answer(
     family: RequestFamily,
 ) -> Result<JsonText, ErrorResponse> {
     let (asked_id, prompts, read) = prompts_of(&state, body, move |state, body| family.read(state, body)).await?;
-    let id = request_id_of(&headers).map(str::to_owned).or(asked_id).unwrap_or_else(|| state.fresh_id());
+    let id = header_text(&headers, REQUEST_ID).map(str::to_owned).or(asked_id).unwrap_or_else(|| state.fresh_id());
     if prompts.iter().any(|(ids, _)| ids.is_empty()) {
         return Err(ApiError::bad_request("No token_ids rendered").into());
     }

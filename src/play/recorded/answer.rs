@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Candidate;
 use crate::{
     net::wire::json_as_utf8,
-    play::{ServerState, selection::select::missing_reason},
+    play::{ServerState, http::header_text, selection::select::missing_reason},
     recording::trace::{Chunk, FinishReason, Record, Response},
     replay::{
         delivery::RecordedContent,
@@ -94,7 +94,7 @@ fn engine_input(state: &ServerState, record: &Record, response: &Response, reque
         path,
         bytes: &request.body,
         body: &body,
-        session: request.headers.get("x-session-id").and_then(|value| value.to_str().ok()),
+        session: header_text(&request.headers, "x-session-id"),
         prompt_tokens: record.prompt_tokens,
         outputs: vec![(record.output_tokens, response_texts(path, response).concat())],
     };

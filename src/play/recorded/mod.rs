@@ -29,7 +29,7 @@ use tokio::time::Instant;
 
 use self::{
     refresh::Refresh,
-    responses::{RequestKey, ResponseQuery, found},
+    responses::{RequestKey, ResponseQuery},
 };
 use crate::{
     api::ApiError,
@@ -38,13 +38,10 @@ use crate::{
     play::{
         ServerState, endpoints,
         engine::RecordedTiming,
-        http::{body_of_type, error, events_of_type, read_body, unix_seconds},
+        http::{REQUEST_ID, body_of_type, error, events_of_type, header_text, read_body, unix_seconds},
         load::account::TraceSession,
         metrics::ResponseMetrics,
-        request::{
-            blocking::off_the_loop,
-            extract::{clock, request_id_of},
-        },
+        request::{blocking::off_the_loop, extract::clock},
     },
     recording::{
         cassette::Moment,
@@ -176,30 +173,29 @@ fn plan(state: &ServerState, mut request: Candidate) -> Result<RecordedPlan, Api
     let Some(replay) = &state.replay else { return Ok(RecordedPlan::Pass(None)) };
     let fields = RecordedRequestFields::read(&request.body);
     request.limit = fields.limit;
-    let request_id = request_id_of(&request.headers).or(fields.request_id.as_deref());
+    let request_id = header_text(&request.headers, REQUEST_ID).or(fields.request_id.as_deref());
     let session = request.session.as_deref();
     let slot = session.unwrap_or(replay.account.default_session());
     let rules = replay.matcher.rules();
     let is_by_content = MatchBy::any_by_prompt(&rules.order) && replay.matcher.index_of(request_id).is_none();
     let key = is_by_content.then(|| RequestKey::new(replay, request.target(), &request.body));
     let query = ResponseQuery {
+        state,
+        replay,
+        session: slot,
         path: request.uri.path(),
         is_served: request.is_served,
         request_id,
         key: key.as_ref(),
         wants_stream: fields.stream,
     };
-    let selected = found(state, replay, slot, &query)?;
+    let selected = query.found()?;
     let kept = selected.and_then(|selected| Some((selected, replay.records.get(selected.record)?.record())));
     let Some((selected, record)) = kept else { return Ok(RecordedPlan::Pass(key)) };
     let Some(response) = record.response.as_deref() else { return Ok(RecordedPlan::Pass(key)) };
     let mut refresh = Refresh::new(state, record.request_id.as_deref(), request_id, unix_seconds());
-    let content = match content(&record, response, &request, fields.stream, &mut refresh) {
-        Ok(content) => content,
-        Err(Unconvertible(message)) => {
-            return Err(selected.miss(state, replay, slot, query.path, message.to_owned()));
-        }
-    };
+    let content = content(&record, response, &request, fields.stream, &mut refresh);
+    let content = content.ok_or_else(|| query.unservable(selected, UNCONVERTIBLE))?;
     selected.count(slot);
     let content_type = match &content {
         RecordedContent::Events(_) => {
@@ -233,34 +229,33 @@ fn plan(state: &ServerState, mut request: Candidate) -> Result<RecordedPlan, Api
     })))
 }
 
-/// A response has no such form as was asked for; with the reason, for people.
-struct Unconvertible(&'static str);
+/// Reason for which a response has no such form as was asked for.
+const UNCONVERTIBLE: &str = "The recorded response is known as one body only; ask for it so.";
 
-/// Gives the response in the form that the request asks for, or as it is for a request that asks as the recorded one did.
-/// Errors: where it has no such form.
+/// Gives the response in the form that the request asks for, or as it is for a request that asks as the recorded one did; `None`
+/// where it has no such form.
 fn content(
     record: &Record,
     response: &Recorded,
     request: &Candidate,
     wants_stream: bool,
     refresh: &mut Refresh<'_>,
-) -> Result<RecordedContent, Unconvertible> {
+) -> Option<RecordedContent> {
     let is_stream = matches!(response.content, ResponseContent::Events(_));
     let is_error = record.status.is_some_and(|status| status >= 400);
     let generates = record.endpoint.is_some_and(Endpoint::generates);
     // An engine may answer a request for a stream with one body.
     let is_same_request = !is_stream && wants_stream && record.stream == Some(true);
     if !generates || is_error || is_same_request || wants_stream == is_stream {
-        return Ok(as_recorded(response, refresh));
+        return Some(as_recorded(response, refresh));
     }
     match other_form(request.target(), &request.body, response, record.e2e.unwrap_or_default()) {
         Some(mut content) => {
             content.change(|part| Some(refresh.apply(&String::from_utf8_lossy(part))));
-            Ok(content)
+            Some(content)
         }
         // The same request once got a stream without asking for it.
-        None if is_stream => Ok(as_recorded(response, refresh)),
-        None => Err(Unconvertible("The recorded response is known as one body only; ask for it so.")),
+        None => is_stream.then(|| as_recorded(response, refresh)),
     }
 }
 
@@ -279,11 +274,7 @@ fn as_recorded(response: &Recorded, refresh: &mut Refresh<'_>) -> RecordedConten
 /// An event as it is on the wire.
 fn framed(Moment(ms, data, name): &Moment, refresh: &mut Refresh<'_>) -> (Duration, Bytes) {
     let data = refresh.apply(data.as_deref().unwrap_or_default());
-    (time(*ms), encode_event(name.as_deref(), &data))
-}
-
-fn time(ms: f64) -> Duration {
-    Millis(ms).duration().unwrap_or_default()
+    (Millis(*ms).duration().unwrap_or_default(), encode_event(name.as_deref(), &data))
 }
 
 fn headers(response: &Recorded, record: usize, by: MatchBy, session: Option<&TraceSession>) -> HeaderMap {

@@ -49,23 +49,13 @@ impl SelectedResponse {
         let selection = RecordSelection { records: vec![record], by, matched_blocks: 0, total_blocks: 0, whole, again };
         slot.with(|session| session.count(&Ok(selection)));
     }
-
-    /// Counts it as a miss, for this reason: it cannot be served, and is not consumed.
-    pub(in super::super) fn miss(
-        self,
-        state: &ServerState,
-        replay: &LoadedTrace,
-        slot: &TraceSession,
-        path: &str,
-        message: String,
-    ) -> ApiError {
-        slot.with(|session| session.responses.give_back(self.record, replay.recordings.further(self.record)));
-        missed(state, replay, slot, path, MissReason::NoMatch, message)
-    }
 }
 
 /// A request that looks for its recorded response.
 pub(in super::super) struct ResponseQuery<'a> {
+    pub(in super::super) state: &'a ServerState,
+    pub(in super::super) replay: &'a LoadedTrace,
+    pub(in super::super) session: &'a TraceSession,
     pub(in super::super) path: &'a str,
     /// True where an endpoint would answer without a recorded response.
     pub(in super::super) is_served: bool,
@@ -75,65 +65,65 @@ pub(in super::super) struct ResponseQuery<'a> {
     pub(in super::super) wants_stream: bool,
 }
 
-/// Finds the record of a request and consumes it; `None` where something else answers it.
-/// Errors: a miss, where nothing else can.
-pub(in super::super) fn found(
-    state: &ServerState,
-    replay: &LoadedTrace,
-    slot: &TraceSession,
-    query: &ResponseQuery<'_>,
-) -> Result<Option<SelectedResponse>, ApiError> {
-    let ResponseQuery { path, is_served, request_id, key, wants_stream } = *query;
-    // Tokens are made up where that is allowed.
-    let is_made_up = state.config.unmatched == Unmatched::Random && is_served;
-    let missed =
-        |reason, message| if is_made_up { Ok(None) } else { Err(missed(state, replay, slot, path, reason, message)) };
-    if let Some(record) = replay.matcher.index_of(request_id).map(|record| replay.recordings.holder(record))
-        && let Some(kept) = replay.records.get(record)
-    {
-        return match kept.path().filter(|_| kept.response().is_some()) {
-            Some(recorded) if recorded == path => {
-                let again = slot.with(|session| replay.recordings.take(&session.responses, record));
-                Ok(Some(SelectedResponse { record, by: MatchBy::Index, again }))
+impl ResponseQuery<'_> {
+    /// Finds the record of the request and consumes it; `None` where something else answers it.
+    /// Errors: a miss, where nothing else can.
+    pub(in super::super) fn found(&self) -> Result<Option<SelectedResponse>, ApiError> {
+        let Self { replay, session, path, is_served, .. } = *self;
+        // Tokens are made up where that is allowed.
+        let is_made_up = self.state.config.unmatched == Unmatched::Random && is_served;
+        let missed = |reason, message| if is_made_up { Ok(None) } else { Err(self.missed(reason, message)) };
+        if let Some(record) = replay.matcher.index_of(self.request_id).map(|record| replay.recordings.holder(record))
+            && let Some(kept) = replay.records.get(record)
+        {
+            return match kept.path().filter(|_| kept.response().is_some()) {
+                Some(recorded) if recorded == path => {
+                    let again = session.with(|session| replay.recordings.take(&session.responses, record));
+                    Ok(Some(SelectedResponse { record, by: MatchBy::Index, again }))
+                }
+                Some(recorded) => {
+                    missed(MissReason::NoMatch, format!("Record {record} is of {recorded}, not of {path}."))
+                }
+                None => Ok(None),
+            };
+        }
+        let on_exhausted = replay.matcher.rules().on_exhausted;
+        let found = self.key.map_or(ResponseSearch::Nothing, |key| {
+            session.with(|session| {
+                replay.recordings.by_request(&session.responses, key.as_deref(), self.wants_stream, on_exhausted)
+            })
+        });
+        match found {
+            ResponseSearch::Record { record, again } => {
+                Ok(Some(SelectedResponse { record, by: MatchBy::Prefix, again }))
             }
-            Some(recorded) => missed(MissReason::NoMatch, format!("Record {record} is of {recorded}, not of {path}.")),
-            None => Ok(None),
-        };
-    }
-    let on_exhausted = replay.matcher.rules().on_exhausted;
-    let found = key.map_or(ResponseSearch::Nothing, |key| {
-        slot.with(|session| {
-            replay.recordings.by_request(&session.responses, key.as_deref(), wants_stream, on_exhausted)
-        })
-    });
-    match found {
-        ResponseSearch::Record { record, again } => Ok(Some(SelectedResponse { record, by: MatchBy::Prefix, again })),
-        ResponseSearch::Exhausted => {
-            missed(MissReason::Exhausted, "Every recorded response of this request was served.".to_owned())
-        }
-        ResponseSearch::Nothing if is_served => Ok(None),
-        ResponseSearch::Nothing => {
-            let message = format!("No recorded response of {path} matched this request ({}).", replay.describe());
-            missed(MissReason::NoMatch, message)
+            ResponseSearch::Exhausted => {
+                missed(MissReason::Exhausted, "Every recorded response of this request was served.".to_owned())
+            }
+            ResponseSearch::Nothing if is_served => Ok(None),
+            ResponseSearch::Nothing => {
+                let message = format!("No recorded response of {path} matched this request ({}).", replay.describe());
+                missed(MissReason::NoMatch, message)
+            }
         }
     }
-}
 
-/// The error of a request that has no recorded response; it is counted.
-fn missed(
-    state: &ServerState,
-    replay: &LoadedTrace,
-    slot: &TraceSession,
-    path: &str,
-    reason: MissReason,
-    message: String,
-) -> ApiError {
-    let explanation = MissExplanation::of_response(replay, path, reason, message);
-    slot.with(|session| {
-        session.count(&Err(PromptMiss { reason, nearest: None, total_blocks: 0 }));
-        session.keep_miss(|| explanation.entry());
-    });
-    explanation.error(state.config.miss_status, state.config.miss_detail)
+    /// The error of a request whose recorded response cannot be served, and is not consumed after all.
+    pub(in super::super) fn unservable(&self, selected: SelectedResponse, message: &str) -> ApiError {
+        let further = self.replay.recordings.further(selected.record);
+        self.session.with(|session| session.responses.give_back(selected.record, further));
+        self.missed(MissReason::NoMatch, message.to_owned())
+    }
+
+    /// The error of a request that has no recorded response; it is counted.
+    fn missed(&self, reason: MissReason, message: String) -> ApiError {
+        let explanation = MissExplanation::of_response(self.replay, self.path, reason, message);
+        self.session.with(|session| {
+            session.count(&Err(PromptMiss { reason, nearest: None, total_blocks: 0 }));
+            session.keep_miss(|| explanation.entry());
+        });
+        explanation.error(self.state.config.miss_status, self.state.config.miss_detail)
+    }
 }
 
 /// Counts a request of a path that this server does not have, and of which nothing was recorded, as a miss of its trace.
@@ -146,6 +136,8 @@ pub(in super::super) fn count_unserved<B>(state: &ServerState, request: &Request
     let path = request.uri().path();
     let message =
         format!("No response of {path} was recorded, and this server does not have it ({}).", replay.describe());
-    let slot = session.as_deref().unwrap_or(replay.account.default_session());
-    drop(missed(state, replay, slot, path, MissReason::NoMatch, message));
+    let session = session.as_deref().unwrap_or(replay.account.default_session());
+    let (is_served, request_id, key, wants_stream) = (false, None, None, false);
+    let query = ResponseQuery { state, replay, session, path, is_served, request_id, key, wants_stream };
+    drop(query.missed(MissReason::NoMatch, message));
 }

@@ -19,24 +19,13 @@ use tokio::{
 
 use crate::{
     base::lock::Lock,
+    engine::scheduler::PauseState,
     play::metrics::{Metrics, Queued},
     replay::{
         delivery::{AbortedBy, Gate, Waited, step_or_comment, until},
         timing::Pacer,
     },
 };
-
-/// Answers that have to wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(in crate::play) enum Pause {
-    /// None.
-    #[default]
-    None,
-    /// Requests that have not begun.
-    New,
-    /// Everybody.
-    All,
-}
 
 /// State that the development endpoints change.
 #[derive(Debug, Default)]
@@ -58,7 +47,7 @@ base::with_defaults! {
 
 impl Development {
     pub(in crate::play) fn is_paused(&self) -> bool {
-        self.gate.pause() != Pause::None
+        self.gate.pause() != PauseState::None
     }
 
     /// Checks whether the engine is paused, or memory given away.
@@ -78,7 +67,7 @@ impl Development {
 /// The gate of a server.
 #[derive(Debug, Default)]
 pub(in crate::play) struct Admission {
-    pause: watch::Sender<Pause>,
+    pause: watch::Sender<PauseState>,
     inside: Lock<OpenAnswers>,
 }
 
@@ -99,12 +88,12 @@ struct OpenAnswer {
 
 impl Admission {
     /// Sets which answers have to wait from now on.
-    pub(in crate::play) fn set(&self, pause: Pause) {
+    pub(in crate::play) fn set(&self, pause: PauseState) {
         self.pause.send_replace(pause);
     }
 
     /// Answers that have to wait.
-    pub(in crate::play) fn pause(&self) -> Pause {
+    pub(in crate::play) fn pause(&self) -> PauseState {
         *self.pause.borrow()
     }
 
@@ -158,7 +147,7 @@ impl Admission {
 pub(in crate::play) struct Hold {
     gate: Arc<Admission>,
     number: u64,
-    pause: watch::Receiver<Pause>,
+    pause: watch::Receiver<PauseState>,
     metrics: Arc<Metrics>,
     choices: u32,
     begun: bool,
@@ -180,7 +169,7 @@ impl Gate for Hold {
                 self.aborted = true;
                 return Waited::Aborted(by);
             }
-            if !self.stepped && (pause == Pause::All || (pause == Pause::New && !self.begun)) {
+            if !self.stepped && (pause == PauseState::All || (pause == PauseState::New && !self.begun)) {
                 if !self.held(comment).await {
                     return Waited::Comment;
                 }
@@ -254,11 +243,11 @@ mod tests {
         let mut hold = gate.enter("cmpl-a".to_owned(), 1, &Arc::new(Metrics::new(64)));
         let due = Instant::now();
         assert_eq!(hold.wait(&pacer, due, None).await, Waited::Due(due));
-        gate.set(Pause::All);
+        gate.set(PauseState::All);
         let pause = Duration::from_millis(20);
         let resume = async {
             tokio::time::sleep(pause).await;
-            gate.set(Pause::None);
+            gate.set(PauseState::None);
         };
         let (waited, ()) = tokio::join!(hold.wait(&pacer, due, None), resume);
         let moved = hold.behind;

@@ -11,7 +11,7 @@ use crate::{
     net::{server::media_type, wire::body_as_utf8},
     play::{
         Player, ServerState,
-        http::{self, ErrorResponse},
+        http::{self, ErrorResponse, header_text},
     },
     replay::delivery::Clock,
 };
@@ -90,13 +90,9 @@ pub(in crate::play) fn clock(extensions: &Extensions) -> Result<Clock, ApiError>
     extensions.get().cloned().ok_or_else(|| ApiError::internal("Internal server error"))
 }
 
-pub(in crate::play) fn request_id_of(headers: &HeaderMap) -> Option<&str> {
-    headers.get("x-request-id").and_then(|value| value.to_str().ok())
-}
-
 /// The data parallel rank that a client names, read as Python's `int` does; one that is no number is none.
 pub(in crate::play) fn rank_of(headers: &HeaderMap) -> Option<i128> {
-    let text = headers.get("x-data-parallel-rank")?.to_str().ok()?.trim();
+    let text = header_text(headers, "x-data-parallel-rank")?.trim();
     let has_digits_around = |text: &str| !text.starts_with('_') && !text.ends_with('_') && !text.contains("__");
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     if !has_digits_around(digits) {

@@ -6,10 +6,9 @@ use serde_json::json;
 
 use crate::play::{
     HandlerState, ServerState,
-    engine::Engine,
     http::{self, JsonText, empty, json as json_page, page as whole_page, streamed_page},
     load::adapters::Adapter,
-    metrics::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, OwnCounts, page},
+    metrics::{CONTENT_TYPE, MOUNTED_CONTENT_TYPE, page},
 };
 
 /// `/version`.
@@ -56,32 +55,17 @@ pub(in crate::play) async fn kv_event_sources() -> JsonText {
 
 /// `GET /metrics`.
 pub(in crate::play) async fn metrics(State(state): HandlerState) -> Response {
-    whole_page(CONTENT_TYPE, state.overrides.apply(metrics_page(&state)))
+    whole_page(CONTENT_TYPE, shown_metrics(&state))
 }
 
 /// Whatever else begins with `/metrics`, by any method.
 pub(in crate::play) async fn mounted_metrics(State(state): HandlerState) -> Response {
-    streamed_page(MOUNTED_CONTENT_TYPE, state.overrides.apply(metrics_page(&state)))
+    streamed_page(MOUNTED_CONTENT_TYPE, shown_metrics(&state))
 }
 
-/// The page of metrics without the values that were set from outside.
-pub(in crate::play) fn metrics_page(state: &ServerState) -> String {
-    let (model, engine) = (&state.model, state.config.engine.as_ref());
-    let kv_events = state.engine.as_ref().and_then(Engine::event_counts);
-    let own = OwnCounts { lateness: &state.lateness, replay: state.replay.as_deref(), kv_events: kv_events.as_ref() };
-    let about = About {
-        model: model.first_name(),
-        block_size: state.block_size,
-        max_model_len: model.max_model_len,
-        is_block_size_given: state.config.block_size.is_some(),
-        overrides_blocks: engine.is_some_and(|engine| engine.overrides_blocks),
-        kv_cache_metrics: state.config.server.kv_cache_metrics,
-        cache: state.engine.as_ref().map(|engine| &engine.config.kv_cache),
-        tool_calls: model.parsers.formats.tools.is_some().then_some(&model.parsers.tool_calls),
-        legacy_metrics: engine.is_some_and(|engine| engine.legacy_metrics),
-        own: state.config.server.vcr_metrics.then_some(own),
-    };
-    page(&state.metrics, about)
+/// The page of metrics.
+pub(in crate::play) fn shown_metrics(state: &ServerState) -> String {
+    state.overrides.apply(page(state))
 }
 
 /// `/vcr/engine`: the state of the simulated engine, and what of it does not add up.

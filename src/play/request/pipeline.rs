@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use crate::{
     api::{
-        Api, ApiError, CacheUse, GenerationRequest, UsageEvents,
+        Api, ApiError, CacheUse, GenerationRequest,
         answers::{FromChat, ResponseForm},
     },
     base::stats::StreamClass,
@@ -40,9 +40,9 @@ use crate::{
         dialect::{Dialect, VllmVersion},
         endpoints,
         faults::PromptTokens,
-        http::{ErrorResponse, error, events},
+        http::{ErrorResponse, REQUEST_ID, error, events, header_text},
         load::account::TraceSession,
-        middleware::Replay,
+        middleware::Intercept,
         recorded::{
             self, RecordedRequestFields,
             errors::{RefusedRequest, errors_of},
@@ -53,10 +53,10 @@ use crate::{
             admitted::ValidatedRequest,
             blocking::off_the_loop,
             budget::held_json,
-            extract::{JsonBody, clock, rank_of, request_id_of},
+            extract::{JsonBody, clock, rank_of},
             prompts::{cached_or_validated, validated},
         },
-        selection::plan::{AnswerPlan, Failing, PlannedAnswer, RequestOrigin, plan, weight_of},
+        selection::plan::{AnswerPlan, PlannedAnswer, RequestOrigin, planned},
     },
     replay::delivery::{Clock, Wait, stream_of},
 };
@@ -64,7 +64,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(in crate::play) struct RecordedResponses(pub(in crate::play) Arc<ServerState>);
 
-impl Replay for RecordedResponses {
+impl Intercept for RecordedResponses {
     fn takes(&self, request: &Request) -> bool {
         let path = request.uri().path();
         *request.method() == Method::POST
@@ -116,7 +116,7 @@ impl Arrival {
             off_the_loop(size, move || Ok(RecordedRequestFields::read(&body).request_id)).await.unwrap_or_default();
         let request = RefusedRequest {
             error,
-            request_id: request_id_of(&self.headers).or(in_body.as_deref()),
+            request_id: header_text(&self.headers, REQUEST_ID).or(in_body.as_deref()),
             session: self.session.as_deref(),
             errors: &self.errors,
         };
@@ -150,24 +150,11 @@ pub(in crate::play) async fn generate(
     arrival: Arrival,
     api: Api,
 ) -> Result<Response, ErrorResponse> {
-    let validated = match cached_or_validated(&state, api, arrival.body.clone(), reader(api)).await {
+    let validated = match cached_or_validated(&state, api, arrival.body.clone()).await {
         Ok(validated) => validated,
         Err(refused) => return Err(arrival.refused(&state, refused).await.into()),
     };
     Ok(respond(begin(&state, arrival, validated).await?).await?)
-}
-
-/// What reads the requests of an API.
-pub(in crate::play) fn reader(
-    api: Api,
-) -> impl FnOnce(&ServerState, &[u8]) -> Result<(GenerationRequest, ()), ApiError> + Send + 'static {
-    move |state, body| {
-        let mut request = GenerationRequest::parse(api, body)?;
-        if state.config.server.force_usage && request.stream {
-            request.usage_events = UsageEvents::EveryEvent;
-        }
-        Ok((request, ()))
-    }
 }
 
 /// Sends an answer in the words of its own family.
@@ -205,28 +192,18 @@ pub(in crate::play) async fn start<T: Send + 'static>(
 async fn begin(state: &Arc<ServerState>, arrival: Arrival, validated: ValidatedRequest) -> Result<Started, ApiError> {
     let Arrival { headers, session, errors, at, clock, .. } = arrival;
     let ValidatedRequest { request, prompts, refused } = validated;
-    let session_id = headers.get("x-session-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let session_id = header_text(&headers, "x-session-id").map(str::to_owned);
     let rank = rank_of(&headers);
-    let sent_id = request_id_of(&headers).map(str::to_owned);
-    let request_id = sent_id.or_else(|| request.request_id.clone());
-    let weight = weight_of(&request, &prompts);
-    let is_constrained = request.is_constrained();
-    let planner = Arc::clone(state);
-    let plan = move || {
-        let (choices_before, wants_values) = (0, false);
-        let from =
-            RequestOrigin { request_id, session_id, rank, session, errors, at, choices_before, wants_values, refused };
-        plan(&planner, &request, prompts, from).map(|planned| (planned, request.stream))
-    };
-    let (planned, stream) =
-        if is_constrained { state.work.drawing.run(plan).await? } else { off_the_loop(weight, plan).await? };
-    let planned = match planned {
+    let request_id = header_text(&headers, REQUEST_ID).map(str::to_owned).or_else(|| request.request_id.clone());
+    let (stream, choices_before, wants_values) = (request.stream, 0, false);
+    let from =
+        RequestOrigin { request_id, session_id, rank, session, errors, at, choices_before, wants_values, refused };
+    let planned = match planned(state, request, prompts, from).await? {
         AnswerPlan::Answer(planned) | AnswerPlan::Refused(_, planned) => *planned,
-        AnswerPlan::Failure(failing) => {
-            let Failing { failure, id, headers } = *failing;
+        AnswerPlan::Failure { error, due, id } => {
             let wait = Wait { clock, class: StreamClass::Whole, gate: state.hold(id, 1) };
-            wait.for_failure(at, failure.due).await;
-            return Err(failure.into_error(&headers));
+            wait.for_failure(at, due).await;
+            return Err(*error);
         }
     };
     let PlannedAnswer { answer, class, id, headers, max_tokens, cached } = planned;

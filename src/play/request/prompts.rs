@@ -9,7 +9,9 @@ use std::{
 use bytes::Bytes;
 
 use crate::{
-    api::{Api, ApiError, ChatPrompt, GenerationInput, GenerationRequest, PromptInput, Spelling, Truncation},
+    api::{
+        Api, ApiError, ChatPrompt, GenerationInput, GenerationRequest, PromptInput, Spelling, Truncation, UsageEvents,
+    },
     play::{
         ServerState,
         metrics::AdmissionPermit,
@@ -20,29 +22,40 @@ use crate::{
             },
             blocking::{INLINE_BYTES, check_cancelled, off_the_loop},
             request_cache::BodyKey,
-            tokens::{chat_ids, check_vocabulary, is_timeless, last_content, prompt_ids, refused, special},
+            tokens::{chat_ids, check_vocabulary, is_timeless, last_content, prompt_ids, refused, special, text_of},
         },
     },
     text::prompt::{MediaHashes, PromptHashes, SkipSpecial, SpecialTokens},
 };
 
-/// The request and its prompts, from memory where the same body was read before. Everything that `read` does has to
-/// depend on nothing but the body and the server's configuration.
+/// The request and its prompts, from memory where the same body was read before.
 pub(in crate::play) async fn cached_or_validated(
     state: &Arc<ServerState>,
     api: Api,
     body: Bytes,
-    read: impl FnOnce(&ServerState, &[u8]) -> Result<(GenerationRequest, ()), ApiError> + Send + 'static,
 ) -> Result<ValidatedRequest, ApiError> {
     let key = state.work.memo.key(api, &body);
     if let Some(known) = state.work.memo.recall(key, &body) {
         return again(&known, state);
     }
-    let (validated, ()) = validated(state, body.clone(), read).await?;
+    let (validated, ()) = validated(state, body.clone(), reader(api)).await?;
     if validated.refused.is_none() {
         remember(state, key, &body, &validated);
     }
     Ok(validated)
+}
+
+/// What reads the requests of an API. It depends on nothing but the body and the server's configuration.
+pub(in crate::play) fn reader(
+    api: Api,
+) -> impl FnOnce(&ServerState, &[u8]) -> Result<(GenerationRequest, ()), ApiError> + Send + 'static {
+    move |state, body| {
+        let mut request = GenerationRequest::parse(api, body)?;
+        if state.config.server.force_usage && request.stream {
+            request.usage_events = UsageEvents::EveryEvent;
+        }
+        Ok((request, ()))
+    }
 }
 
 fn remember(state: &ServerState, key: BodyKey, body: &[u8], validated: &ValidatedRequest) {
@@ -245,14 +258,7 @@ fn last_words(state: &ServerState, messages: &[serde_json::Value]) -> Result<Arc
     if !state.echoes() {
         return Ok(Arc::default());
     }
-    let content = messages.last().and_then(|message| message.get("content"));
-    let text = match content {
-        Some(serde_json::Value::String(text)) => text.clone(),
-        Some(serde_json::Value::Array(parts)) => {
-            parts.iter().filter_map(|part| part.get("text")?.as_str()).collect::<Vec<_>>().join("\n")
-        }
-        _ => String::new(),
-    };
+    let text = messages.last().and_then(|message| message.get("content")).map(text_of).unwrap_or_default();
     state.model.tokenizer.encode(&text, SpecialTokens::Skip).map(Into::into).map_err(refused)
 }
 

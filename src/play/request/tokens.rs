@@ -27,7 +27,7 @@ pub(in crate::play) async fn tokenize(
     State(state): HandlerState,
     JsonBody { bytes: body, .. }: JsonBody,
 ) -> Result<JsonText, ErrorResponse> {
-    let done = off_the_loop(state.weight_of(body.len()), move || {
+    Ok(off_the_loop(state.weight_of(body.len()), move || {
         let request = TokenizeRequest::parse(&body)?;
         state.check_model(request.model.as_deref())?;
         let tokenizer = &state.model.tokenizer;
@@ -50,8 +50,7 @@ pub(in crate::play) async fn tokenize(
         };
         serde_json::to_string(&answer).map(JsonText).map_err(|error| ApiError::internal(error.to_string()))
     })
-    .await?;
-    Ok(done)
+    .await?)
 }
 
 /// `/detokenize`
@@ -59,7 +58,7 @@ pub(in crate::play) async fn detokenize(
     State(state): HandlerState,
     JsonBody { bytes: body, .. }: JsonBody,
 ) -> Result<JsonText, ErrorResponse> {
-    let done = off_the_loop(body.len(), move || {
+    Ok(off_the_loop(body.len(), move || {
         let request = DetokenizeRequest::parse(&body)?;
         state.check_model(request.model.as_deref())?;
         let model = &state.model;
@@ -68,8 +67,7 @@ pub(in crate::play) async fn detokenize(
         let prompt = model.tokenizer.decode(&known, SkipSpecial::Keep).map_err(refused)?;
         Ok(JsonText(serde_json::json!({"prompt": prompt}).to_string()))
     })
-    .await?;
-    Ok(done)
+    .await?)
 }
 
 /// Refuses ids that the tokenizer does not have, as the engine does.
@@ -111,13 +109,18 @@ pub(in crate::play) fn last_content(model: &Model, chat: &ChatPrompt) -> Result<
         return Ok(String::new());
     }
     let content = |template: &ChatTemplate| template.last_content(&conversation(chat, &Map::new(), model.takes_media));
-    Ok(match with_template(model, chat, content)?.map_err(refused)? {
-        Some(Value::String(text)) => text,
-        Some(Value::Array(parts)) => {
+    Ok(with_template(model, chat, content)?.map_err(refused)?.as_ref().map(text_of).unwrap_or_default())
+}
+
+/// The text of a message's content, with that of its parts line by line.
+pub(in crate::play) fn text_of(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => {
             parts.iter().filter_map(|part| part.get("text")?.as_str()).collect::<Vec<_>>().join("\n")
         }
         _ => String::new(),
-    })
+    }
 }
 
 fn conversation<'a>(chat: &'a ChatPrompt, kwargs: &'a Map<String, Value>, takes_media: bool) -> Conversation<'a> {

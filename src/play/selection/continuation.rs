@@ -204,9 +204,7 @@ pub(super) fn difference(
     wanted: &PromptQuery<'_>,
     consumption: &Consumption,
 ) -> Option<ContinuationDifference> {
-    let (request_id, choices, model) = (wanted.request_id, wanted.choices, Some(wanted.model));
-    let query = MatchQuery { request_id, hashes: &wanted.prompt.hashes, choices, choices_before: 0, model };
-    begun_records(replay, wanted, &query, consumption)?.into_iter().find_map(|begun| {
+    begun_records(replay, wanted, &wanted.matched(state), consumption)?.into_iter().find_map(|begun| {
         let search = AnswerSearch::new(state, wanted, replay.records.get(begun.record)?, begun)?;
         let delivered = match &wanted.prompt.beginning {
             AnswerBeginning::Message(open) => open.content.clone(),

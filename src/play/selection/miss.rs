@@ -17,7 +17,7 @@ use crate::{
     recording::redaction::Redactor,
     replay::{
         account::DEFAULT_SESSION,
-        matching::{MatchBy, MissReason, PromptMiss},
+        matching::{MatchBy, MissReason, Nearest, PromptMiss},
         player::MissDetail,
     },
     text::prompt::SkipSpecial,
@@ -51,30 +51,20 @@ impl MissExplanation {
         let mut put =
             |name: &str, value: Value| detail.as_object_mut().map(|fields| fields.insert(name.to_owned(), value));
         match miss.nearest {
-            Some(nearest) => {
-                let record = replay.records.get(nearest.record);
+            Some(Nearest { record: at, matched_blocks }) => {
+                let record = replay.records.get(at);
                 let tokens = record.map_or(0, |record| record.prompt_tokens());
-                let first_token = nearest.matched_blocks * block;
+                let first_token = matched_blocks * block;
                 lines.push(format!(
-                    "Nearest: record {}, a prompt of {tokens} tokens; it shares {} of the {} blocks of {block} tokens.",
-                    nearest.record, nearest.matched_blocks, miss.total_blocks
+                    "Nearest: record {at}, a prompt of {tokens} tokens; it shares {matched_blocks} of the {} blocks of {block} tokens.",
+                    miss.total_blocks
                 ));
-                put(
-                    "nearest",
-                    json!({"record": nearest.record, "prompt_tokens": tokens,
-                    "matched_blocks": nearest.matched_blocks}),
-                );
+                put("nearest", json!({"record": at, "prompt_tokens": tokens, "matched_blocks": matched_blocks}));
                 if miss.reason == MissReason::NoMatch {
                     let text = text_at(state, &wanted.prompt.ids, first_token, block);
                     let shown = text.as_deref().map(|text| format!(": '{text}'")).unwrap_or_default();
-                    lines.push(format!(
-                        "First difference: block {}, from token {first_token}{shown}",
-                        nearest.matched_blocks
-                    ));
-                    put(
-                        "first_difference",
-                        json!({"block": nearest.matched_blocks, "token": first_token, "received": text}),
-                    );
+                    lines.push(format!("First difference: block {matched_blocks}, from token {first_token}{shown}"));
+                    put("first_difference", json!({"block": matched_blocks, "token": first_token, "received": text}));
                 }
             }
             None if !is_by_prompt => {}
@@ -86,16 +76,14 @@ impl MissExplanation {
             None => lines.push("No record shares its first block.".to_owned()),
         }
         let session = wanted.session.unwrap_or(replay.account.default_session());
-        if let Some(near) =
-            session.with(|session| continuation::difference(state, replay, wanted, &session.consumption))
-        {
+        let near = session.with(|session| continuation::difference(state, replay, wanted, &session.consumption));
+        if let Some(near) = near {
             let [received, recorded] =
                 [&near.received, &near.recorded].map(|text| shown_text(state, text, near.characters));
             lines.push(continuation_line(&near, received.as_deref().zip(recorded.as_deref())));
-            put(
-                "continuation",
-                json!({"record": near.record, "characters": near.characters, "received": received, "recorded": recorded}),
-            );
+            let (record, characters) = (near.record, near.characters);
+            let facts = json!({"record": record, "characters": characters, "received": received, "recorded": recorded});
+            put("continuation", facts);
         }
         lines.push(next_step(replay, wanted, miss));
         Self { reason: miss.reason.name(), message: lines.join("\n"), detail }

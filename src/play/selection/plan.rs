@@ -1,6 +1,6 @@
 //! The plan of a generation request: each prompt is matched once, and its records become the sequences of one answer.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use http::HeaderMap;
 use tokio::time::Instant;
@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::{
     api::{Api, ApiError, CacheUse, GenerationRequest, MaxTokens},
     base::stats::StreamClass,
+    engine::scheduler::Request,
     play::{
         ServerState,
         answer::{AnswerSequence, AnswerStream},
@@ -18,10 +19,10 @@ use crate::{
             parse::ParsedBy,
         },
         load::account::TraceSession,
-        recorded::{errors::RefusedRequest, failure::RecordedFailure},
+        recorded::errors::RefusedRequest,
         request::{
             admitted::{AdmittedPrompt, most_tokens},
-            blocking::check_cancelled,
+            blocking::{check_cancelled, off_the_loop},
             budget::{self, MemoryReservation},
             model::RequestedModel,
         },
@@ -43,17 +44,14 @@ const SCORED: usize = 64;
 /// The answer to a request, or the error that was recorded instead of one.
 pub(in crate::play) enum AnswerPlan {
     Answer(Box<PlannedAnswer>),
-    Failure(Box<Failing>),
+    /// A recorded error before it is due, with the engine's id of the request.
+    Failure {
+        error: Box<ApiError>,
+        due: Duration,
+        id: String,
+    },
     /// What the engine refuses once a stream has begun, and the stream that has nothing but that.
     Refused(ApiError, Box<PlannedAnswer>),
-}
-
-/// A recorded error before it is due.
-pub(in crate::play) struct Failing {
-    pub(in crate::play) failure: RecordedFailure,
-    /// The engine's id of the request.
-    pub(in crate::play) id: String,
-    pub(in crate::play) headers: HeaderMap,
 }
 
 /// An answer before any of it is due.
@@ -87,73 +85,78 @@ pub(in crate::play) struct RequestOrigin {
     pub(in crate::play) refused: Option<ApiError>,
 }
 
+/// Plans an answer without holding up other requests; texts with a constraint take turns.
+/// Errors: those of [`plan`].
+pub(in crate::play) async fn planned(
+    state: &Arc<ServerState>,
+    request: Arc<GenerationRequest>,
+    prompts: Vec<AdmittedPrompt>,
+    from: RequestOrigin,
+) -> Result<AnswerPlan, ApiError> {
+    let (weight, is_constrained, planner) =
+        (weight_of(&request, &prompts), request.is_constrained(), Arc::clone(state));
+    let plan = move || plan(&planner, &request, prompts, from);
+    if is_constrained { state.work.drawing.run(plan).await } else { off_the_loop(weight, plan).await }
+}
+
 /// Matches every prompt once and makes the answer ready.
 /// Errors: the engine's last checks, and a miss where those are errors.
-pub(in crate::play) fn plan(
+fn plan(
     state: &ServerState,
     request: &GenerationRequest,
     prompts: Vec<AdmittedPrompt>,
     from: RequestOrigin,
 ) -> Result<AnswerPlan, ApiError> {
-    let RequestOrigin { request_id, session_id, session, errors, at, choices_before, wants_values, .. } = from;
+    let RequestOrigin { request_id, session, errors, at, wants_values, .. } = from;
+    let (request_id, session) = (request_id.as_deref(), session.as_deref());
+    let id = request_id.map_or_else(|| state.fresh_id(), str::to_owned);
     let refused = |error| {
         // No record of an error is consumed for a client that has left.
-        check_cancelled().err().unwrap_or_else(|| {
-            let (request_id, session) = (request_id.as_deref(), session.as_deref());
-            RefusedRequest { error, request_id, session, errors: &errors }.replayed(state).0
-        })
+        let replayed = || RefusedRequest { error, request_id, session, errors: &errors }.replayed(state).0;
+        check_cancelled().err().unwrap_or_else(replayed)
     };
     let checked = from.refused.map_or_else(|| last_checks(state, request, from.rank), Err).map_err(refused);
     let (rank, rules) = match checked {
         Ok(checked) => checked,
-        // A recorded error has its own form.
-        Err(error) if request.stream && error.recorded.is_none() => {
-            let id = request_id.unwrap_or_else(|| state.fresh_id());
-            return Ok(refused_stream(state, request, &prompts, &id, error));
-        }
-        Err(error) => return Err(error),
+        Err(error) => return refused_stream(state, request, &prompts, &id, error),
     };
     let memory = reserve(request, &prompts).map_err(refused)?;
     let parsed = ParsedBy::of(&state.model.parsers, request);
-    let is_greedy = request.is_greedy(state.model.sampling.temperature);
     let requested = RequestedModel::of(state, request.model.as_deref());
-    let choices = usize::try_from(request.choices).unwrap_or(usize::MAX);
-    let mut chosen = Vec::with_capacity(prompts.len());
+    let (choices, mut chosen) = (usize::try_from(request.choices).unwrap_or(usize::MAX), Vec::new());
     for (at, prompt) in prompts.iter().enumerate() {
         check_cancelled()?;
         let wanted = PromptQuery {
-            request_id: request_id.as_deref(),
-            model: state.asked_model(requested.recorded),
-            takes_any_model: state.takes_any_model(requested.recorded),
-            choices,
-            choices_before: at.saturating_mul(choices).saturating_add(choices_before),
-            session: session.as_deref(),
+            request_id,
+            model: requested.recorded,
+            choices_before: at.saturating_mul(choices).saturating_add(from.choices_before),
+            session,
             errors: if at == 0 { &errors } else { &[] },
             prompt: &prompt.read,
-            is_greedy,
+            is_greedy: request.is_greedy(state.model.sampling.temperature),
             rules: rules.as_ref(),
             parsed: parsed.as_ref(),
             request,
         };
         chosen.push(scripts_of(state, &wanted)?);
     }
-    let max_tokens = most_of_last(&prompts);
-    let headers = headers_of(&chosen, session.as_deref());
-    let id = request_id.unwrap_or_else(|| state.fresh_id());
+    let headers = headers_of(&chosen, session);
     if let Some(failure) = chosen.iter_mut().find_map(|chosen| chosen.failure.take()) {
-        return Ok(AnswerPlan::Failure(Box::new(Failing { failure, id: engine_id(request.api, &id), headers })));
+        let (due, id) = (failure.due, engine_id(request.api, &id));
+        return Ok(AnswerPlan::Failure { error: Box::new(failure.into_error(&headers)), due, id });
     }
     check_size(request, &chosen, &prompts, parsed.as_ref())?;
-    let class = class_of(state, &chosen);
+    let (class, max_tokens) = (class_of(state, &chosen), most_of_last(&prompts));
     let cached = cache_use(state, request, &prompts, &chosen);
-    let named = AnswerIdentity { id, model: requested.shown(state), at, cached, parsed, wants_values };
     let record = chosen.iter().flat_map(|chosen| &chosen.records).next().copied();
-    let mut answer = answer(state, request, prompts, chosen, &named).with_memory(memory);
+    let named = AnswerIdentity { id, model: requested.shown(state), at, cached, parsed, wants_values };
+    let mut answer = answer(state, request, prompts, chosen, &named);
+    answer.memory = memory;
     if let Some(engine) = &state.engine {
         let concurrency = state.replay.as_ref().map_or(1, |replay| replay.concurrency(record));
-        let mut parameters = parameters(state, request, &named.id, session_id.as_deref(), &requested);
-        (parameters.data_parallel_rank, parameters.arrived, parameters.concurrency) = (rank, Some(at), concurrency);
-        answer = answer.submit(engine, &parameters)?;
+        let shared = parameters(state, request, &named.id, from.session_id.as_deref(), &requested);
+        let shared = RequestParameters { data_parallel_rank: rank, arrived: Some(at), concurrency, ..shared };
+        answer = answer.submit(engine, &shared)?;
     }
     let id = engine_id(request.api, &named.id);
     Ok(AnswerPlan::Answer(Box::new(PlannedAnswer { answer, class, id, headers, max_tokens, cached })))
@@ -187,12 +190,15 @@ fn parameters(
     requested: &RequestedModel<'_>,
 ) -> RequestParameters {
     RequestParameters {
-        priority: request.priority,
-        cache_salt: request.cache_salt.clone(),
-        session_id: request.events.session_id(session_id),
-        reports_cached_blocks: request.events.reports_cached_blocks,
-        scores_prompt: request.logprobs.prompt.is_some(),
-        lora: requested.adapter.as_ref().map(|adapter| Arc::clone(&adapter.lora)),
+        request: Request {
+            priority: request.priority,
+            cache_salt: request.cache_salt.clone(),
+            session_id: request.events.session_id(session_id),
+            reports_cached_blocks: request.events.reports_cached_blocks,
+            skip_reading_prefix_cache: request.logprobs.prompt.is_some(),
+            lora: requested.adapter.as_ref().map(|adapter| Arc::clone(&adapter.lora)),
+            ..Request::default()
+        },
         kv_transfer: request.kv_transfer.clone(),
         name: transfer_name(state, request, id),
         ..RequestParameters::default()
@@ -240,14 +246,18 @@ fn most_of_last(prompts: &[AdmittedPrompt]) -> u32 {
     prompts.last().map_or(0, |prompt| most_tokens(prompt.read.max_tokens))
 }
 
-/// A stream of nothing but an error.
+/// A stream of nothing but an error, where one was requested.
+/// Errors: it, where none was, and a recorded error, which has its own form.
 fn refused_stream(
     state: &ServerState,
     request: &GenerationRequest,
     prompts: &[AdmittedPrompt],
     id: &str,
     error: ApiError,
-) -> AnswerPlan {
+) -> Result<AnswerPlan, ApiError> {
+    if !request.stream || error.recorded.is_some() {
+        return Err(error);
+    }
     let model = RequestedModel::of(state, request.model.as_deref()).shown(state);
     let planned = PlannedAnswer {
         answer: AnswerStream::failing(encoder(state, request, id, model), error.event()),
@@ -257,7 +267,7 @@ fn refused_stream(
         max_tokens: most_of_last(prompts),
         cached: CacheUse::default(),
     };
-    AnswerPlan::Refused(error, Box::new(planned))
+    Ok(AnswerPlan::Refused(error, Box::new(planned)))
 }
 
 /// The engine's last check: a budget for thinking needs a parser that finds its end.
@@ -288,7 +298,7 @@ fn transfer_name(state: &ServerState, request: &GenerationRequest, id: &str) -> 
 }
 
 /// Counts the tokens that may have to be made up before the first one is sent.
-pub(in crate::play) fn weight_of(request: &GenerationRequest, prompts: &[AdmittedPrompt]) -> usize {
+fn weight_of(request: &GenerationRequest, prompts: &[AdmittedPrompt]) -> usize {
     let tokens = |prompt: &AdmittedPrompt| match prompt.read.max_tokens {
         MaxTokens::Requested(tokens) => tokens,
         MaxTokens::Left(left) => left.min(DEFAULT_RANDOM_TOKENS),

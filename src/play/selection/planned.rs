@@ -10,7 +10,7 @@ use crate::{
     },
     play::{
         ServerState,
-        answer::{AnswerParts, AnswerSequence, AnswerStream},
+        answer::{AnswerParts, AnswerSequence, AnswerStream, created},
         generate::{
             begun::{BegunAnswer, ShownText},
             choice::{OpenChoice, OutputLimits},
@@ -139,9 +139,7 @@ pub(super) fn cache_use(
     let reads = request.logprobs.prompt.is_none();
     let found = chosen.iter().filter(|_| reads).map(|chosen| chosen.cached).max().unwrap_or(0);
     let tokens = prompts.first().map_or(0, |prompt| u32::try_from(prompt.read.ids.len()).unwrap_or(u32::MAX));
-    let block = state.block_size;
-    let full = tokens.checked_div(block).unwrap_or(0).saturating_mul(block);
-    CacheUse { found, created: full.saturating_sub(found) }
+    CacheUse { found, created: created(tokens, state.block_size, found) }
 }
 
 fn limits(

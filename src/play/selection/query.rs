@@ -5,24 +5,26 @@ use http::HeaderMap;
 use crate::{
     api::GenerationRequest,
     play::{
+        ServerState,
         generate::{choice::ChoiceScript, guided::GuidedRules, parse::ParsedBy},
         load::account::TraceSession,
         recorded::failure::RecordedFailure,
         request::admitted::PromptRead,
     },
     recording::trace::PromptLogprobs,
-    replay::account::http::{put, record_names},
+    replay::{
+        account::http::{put, record_names},
+        matching::MatchQuery,
+    },
 };
 
 /// A prompt that looks for its records, with the parameters of its request.
 #[derive(Debug)]
 pub(in crate::play) struct PromptQuery<'a> {
     pub(in crate::play) request_id: Option<&'a str>,
-    pub(in crate::play) model: &'a str,
-    /// True where the request names none, where several were recorded.
-    pub(in crate::play) takes_any_model: bool,
-    /// Choices of this prompt, and of the request's prompts before it.
-    pub(in crate::play) choices: usize,
+    /// The name of the model whose records answer.
+    pub(in crate::play) model: Option<&'a str>,
+    /// Choices of the request's prompts before this one.
     pub(in crate::play) choices_before: usize,
     /// Whose records are consumed.
     pub(in crate::play) session: Option<&'a TraceSession>,
@@ -38,10 +40,26 @@ pub(in crate::play) struct PromptQuery<'a> {
     pub(in crate::play) request: &'a GenerationRequest,
 }
 
-impl PromptQuery<'_> {
+impl<'a> PromptQuery<'a> {
+    /// Choices of this prompt.
+    pub(in crate::play) fn choices(&self) -> usize {
+        usize::try_from(self.request.choices).unwrap_or(usize::MAX)
+    }
+
+    /// The same, as the matcher looks for it.
+    pub(in crate::play) fn matched(&self, state: &'a ServerState) -> MatchQuery<'a> {
+        MatchQuery {
+            request_id: self.request_id,
+            hashes: &self.prompt.hashes,
+            choices: self.choices(),
+            choices_before: u32::try_from(self.choices_before).unwrap_or(u32::MAX),
+            model: Some(state.asked_model(self.model)),
+        }
+    }
+
     /// Checks whether a request is one that could continue an answer.
     pub(in crate::play) fn may_continue(&self) -> bool {
-        self.choices == 1 && self.prompt.media.is_none() && !self.request.is_constrained()
+        self.request.choices == 1 && self.prompt.media.is_none() && !self.request.is_constrained()
     }
 }
 

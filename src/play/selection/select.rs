@@ -32,15 +32,9 @@ use crate::{
 /// Errors: 422 where no record matches and none may be made up.
 pub(in crate::play) fn scripts_of(state: &ServerState, wanted: &PromptQuery<'_>) -> Result<PromptScripts, ApiError> {
     let Some(replay) = &state.replay else { return Ok(made_up(state, wanted)) };
-    let query = MatchQuery {
-        request_id: wanted.request_id,
-        hashes: &wanted.prompt.hashes,
-        choices: wanted.choices,
-        choices_before: u32::try_from(wanted.choices_before).unwrap_or(u32::MAX),
-        model: Some(wanted.model),
-    };
+    let query = wanted.matched(state);
     let session = wanted.session.unwrap_or(replay.account.default_session());
-    let model = if wanted.takes_any_model { model_of_prompt(state, session, &query) } else { None };
+    let model = if state.takes_any_model(wanted.model) { model_of_prompt(state, session, &query) } else { None };
     let query = MatchQuery { model: model.or(query.model), ..query };
     let error = session.with(|session| {
         let selected = errors::select(replay, &session.consumption, &query, wanted.errors);
@@ -123,7 +117,7 @@ fn recorded(
     let mut chosen = PromptScripts { by, ..PromptScripts::default() };
     // A record that was found by its index, or that shares a prefix only, may have had a longer prompt.
     let mut prompt_tokens = u32::try_from(wanted.prompt.ids.len()).unwrap_or(u32::MAX);
-    for (choice, index) in selection.records.iter().cycle().take(wanted.choices).enumerate() {
+    for (choice, index) in selection.records.iter().cycle().take(wanted.choices()).enumerate() {
         let Some(kept) = state.replay.as_ref().and_then(|replay| replay.records.get(*index)) else { continue };
         let mut record = kept.record();
         if wanted.prompt.media.is_some() && kept.has_media() {

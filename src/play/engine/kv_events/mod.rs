@@ -128,8 +128,8 @@ pub(super) struct EventSender {
 #[derive(Debug)]
 pub(super) struct KvEvents {
     shared: Arc<PublisherState>,
-    endpoint: String,
-    replay_endpoint: Option<String>,
+    /// Where they go.
+    bound: EventCounts,
     topic: String,
 }
 
@@ -160,12 +160,7 @@ pub(super) fn start(
     let bound = publisher::start(config, Arc::clone(&shared), batches, faults)?;
     let encoder =
         EventEncoder { encoding: config.encoding, hashes: config.hashes, algorithm, rank: config.data_parallel_rank };
-    let events = KvEvents {
-        shared: Arc::clone(&shared),
-        endpoint: bound.events,
-        replay_endpoint: bound.replay,
-        topic: config.topic.replace("{model}", model),
-    };
+    let events = KvEvents { shared: Arc::clone(&shared), bound, topic: config.topic.replace("{model}", model) };
     Ok((EventSender { encoder, queue, shared, next_seq: 0 }, events))
 }
 
@@ -201,11 +196,10 @@ impl KvEvents {
 
     pub(super) fn counts(&self) -> EventCounts {
         EventCounts {
-            endpoint: self.endpoint.clone(),
-            replay_endpoint: self.replay_endpoint.clone(),
             published: self.shared.published.load(Relaxed),
             dropped: self.shared.dropped.load(Relaxed),
             disconnected: self.shared.disconnected.load(Relaxed),
+            ..self.bound.clone()
         }
     }
 }

@@ -21,8 +21,8 @@ use tokio::{
 use zeromq::{PubSocket, Socket, SocketEvent, SocketOptions, SocketSend, ZmqMessage};
 
 use super::{
-    EventBatch, KvEventsConfig, KvEventsError, PublisherFaults, PublisherState, endpoint::TcpEndpoint, faulted, guard,
-    replay,
+    EventBatch, EventCounts, KvEventsConfig, KvEventsError, PublisherFaults, PublisherState, endpoint::TcpEndpoint,
+    faulted, guard, replay,
 };
 
 /// Time after which a connection is tried again, so that a subscriber that begins late is found soon.
@@ -30,13 +30,6 @@ const RETRY: Duration = Duration::from_secs(2);
 
 /// Time after which a port that is closed is tried again.
 const REOPEN: Duration = Duration::from_millis(5);
-
-/// Addresses of the sockets.
-#[derive(Debug)]
-pub(super) struct Bound {
-    pub(super) events: String,
-    pub(super) replay: Option<String>,
-}
 
 struct Publisher {
     socket: PubSocket,
@@ -57,13 +50,13 @@ enum SocketSide {
     Listens(String, AbortHandle),
 }
 
-/// Starts the thread, once the sockets listen. It ends with the engine.
+/// Starts the thread, once the sockets listen, and gives where. It ends with the engine.
 pub(super) fn start(
     config: &KvEventsConfig,
     shared: Arc<PublisherState>,
     batches: mpsc::Receiver<EventBatch>,
     faults: PublisherFaults,
-) -> Result<Bound, KvEventsError> {
+) -> Result<EventCounts, KvEventsError> {
     let rank = config.data_parallel_rank.saturating_add(config.port_offset);
     let events = TcpEndpoint::read(&config.endpoint, rank)?;
     let replay = config.replay_endpoint.as_deref().map(|text| TcpEndpoint::read(text, rank)).transpose()?;
@@ -135,11 +128,11 @@ impl Publisher {
         shared: Arc<PublisherState>,
         batches: mpsc::Receiver<EventBatch>,
         faults: PublisherFaults,
-    ) -> Result<(Self, Bound), KvEventsError> {
-        let mut bound = Bound { events: events.address(), replay: None };
+    ) -> Result<(Self, EventCounts), KvEventsError> {
+        let mut bound = EventCounts { endpoint: events.address(), ..EventCounts::default() };
         let (socket, side) = if events.is_listened_on() {
-            let (listener, endpoint) = listen(&bound.events).await?;
-            bound.events.clone_from(&endpoint);
+            let (listener, endpoint) = listen(&bound.endpoint).await?;
+            bound.endpoint.clone_from(&endpoint);
             let (socket, serving) = serve_subscribers(listener, &shared).await?;
             (socket, SocketSide::Listens(endpoint, serving))
         } else {
@@ -149,7 +142,7 @@ impl Publisher {
         let mut kept = None;
         if let Some(endpoint) = replay {
             let (listener, endpoint) = listen(&endpoint.address()).await?;
-            bound.replay = Some(endpoint);
+            bound.replay_endpoint = Some(endpoint);
             let kept = kept.insert(Arc::new(replay::KeptBatches::new(buffer_steps)));
             serve_replays(listener, Arc::clone(kept), Arc::clone(&shared));
         }

@@ -8,7 +8,7 @@ use super::{SessionConsumption, TraceSession};
 use crate::{
     play::load::trace::LoadedTrace,
     recording::redaction::Redactor,
-    replay::account::{DEFAULT_SESSION, Ledger, Report, SessionRecording, SessionReport, ToolDrift, session_name},
+    replay::account::{DEFAULT_SESSION, Ledger, Report, SessionRecording, SessionReport, session_name},
 };
 
 impl LoadedTrace {
@@ -42,14 +42,8 @@ impl LoadedTrace {
             misses: totals.missed,
             loose: loose.map(|(name, count)| (*name, *count)).collect(),
             again: totals.again,
-            by_hand: 0,
-            placeholders: 0,
-            forwarded: 0,
-            tools: ToolDrift::default(),
             matching: Some(totals.matching),
-            compared: None,
-            novel: Vec::new(),
-            is_beside_miss: false,
+            ..SessionReport::default()
         }
     }
 
