@@ -124,16 +124,10 @@ pub enum DriveError {
 pub struct Driven {
     /// How late the threads that send woke up when they had nothing else to do.
     pub lag: Durations,
-    /// Processor time, as a share of what the threads could have had.
-    pub cpu_share: f64,
     /// Its start: the zero of all times of its results.
     pub start: Instant,
-    /// Processor time of this process.
-    pub cpu: Duration,
-    /// Time from the first thread's start to the last one's end.
-    pub took: Duration,
-    /// How far the system's clock was set during the run.
-    pub clock_step: Duration,
+    /// Time that it took.
+    pub spent: TimeSpent,
     /// It was stopped before all requests were sent.
     pub stopped: bool,
     /// Requests that were sent.
@@ -144,6 +138,19 @@ pub struct Driven {
     pub errors: BTreeMap<u16, String>,
     /// Counts of their records.
     pub recorder: RecorderReport,
+}
+
+/// Time from the first thread's start to the last one's end.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TimeSpent {
+    /// By the monotonic clock.
+    pub took: Duration,
+    /// Processor time of this process.
+    pub cpu: Duration,
+    /// Processor time, as a share of what the threads could have had.
+    pub cpu_share: f64,
+    /// How far the system's clock was set meanwhile.
+    pub clock_step: Duration,
 }
 
 /// State that all workers share.
@@ -226,14 +233,13 @@ pub async fn drive(
             true
         }
     };
-    let ProcessorSpent { cpu, took, clock_step } = began.until_now();
-    let cpu_share = share(cpu, took, threads);
+    let spent = began.until_now(threads);
     probes.shutdown().await;
     let lag = run.lag.lock().clone();
     let recorder = tap.finish().await?.recorder;
     let history = *run.repeated.lock();
     let (sent, errors) = (run.sent.load(Relaxed), run.errors.lock().clone());
-    Ok(Driven { lag, start, cpu_share, cpu, took, clock_step, stopped: was_stopped, sent, history, errors, recorder })
+    Ok(Driven { lag, start, spent, stopped: was_stopped, sent, history, errors, recorder })
 }
 
 /// The place of each request's session.
@@ -346,26 +352,14 @@ impl Began {
         }
     }
 
-    /// Returns what passed since then.
-    fn until_now(&self) -> ProcessorSpent {
+    /// Returns what passed since then, in so many threads.
+    fn until_now(&self, threads: usize) -> TimeSpent {
         let now = Self::now();
-        let took = now.monotonic - self.monotonic;
+        let (took, cpu) = (now.monotonic - self.monotonic, now.processor.saturating_sub(self.processor));
         let by_system = now.system.duration_since(self.system).unwrap_or_default();
-        ProcessorSpent { cpu: now.processor.saturating_sub(self.processor), took, clock_step: by_system.abs_diff(took) }
+        let cpu_share = cpu.as_secs_f64() / (took.as_secs_f64() * float(threads)).max(1e-9);
+        TimeSpent { took, cpu, cpu_share, clock_step: by_system.abs_diff(took) }
     }
-}
-
-struct ProcessorSpent {
-    cpu: Duration,
-    took: Duration,
-    /// How far the system's clock was set.
-    clock_step: Duration,
-}
-
-/// The share of what so many threads could have computed in this time.
-fn share(cpu: Duration, took: Duration, threads: usize) -> f64 {
-    let possible = took.as_secs_f64() * float(threads);
-    cpu.as_secs_f64() / possible.max(1e-9)
 }
 
 #[cfg(test)]
