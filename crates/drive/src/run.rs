@@ -159,20 +159,26 @@ struct DrivenRun {
     plan: Plan,
     prompts: Prompts,
     history: History,
-    repeated: Lock<HistoryCounts>,
     targets: Vec<String>,
     /// The place of each request's session in the plan, by which its target is chosen.
     chains: Vec<usize>,
     rules: RedactionRules,
-    errors: Lock<BTreeMap<u16, String>>,
     start: Instant,
     /// When each request was to be sent, in nanoseconds from the start.
     intended: Vec<AtomicU64>,
-    sent: AtomicU64,
-    lag: Lock<Durations>,
-    next_session: AtomicUsize,
     /// No session begins after this.
     until: Option<Instant>,
+    noted: Noted,
+}
+
+/// Notes of all workers, as [`Driven`] has them.
+#[derive(Default)]
+struct Noted {
+    sent: AtomicU64,
+    next_session: AtomicUsize,
+    lag: Lock<Durations>,
+    history: Lock<HistoryCounts>,
+    errors: Lock<BTreeMap<u16, String>>,
 }
 
 /// Sends a plan's requests and waits for their ends, or until `stopped` completes; what is on its way then is cut off and counts as cut.
@@ -201,14 +207,10 @@ pub async fn drive(
         targets: drive.targets.iter().map(ToString::to_string).collect(),
         chains: chains(&plan, workload.requests.len()),
         rules: drive.rules,
-        errors: Lock::default(),
         start,
-        sent: AtomicU64::new(0),
-        lag: Lock::default(),
-        next_session: AtomicUsize::new(0),
+        noted: Noted::default(),
         prompts: drive.prompts,
         history: drive.history,
-        repeated: Lock::default(),
         workload,
         plan,
     });
@@ -235,10 +237,9 @@ pub async fn drive(
     };
     let spent = began.until_now(threads);
     probes.shutdown().await;
-    let lag = run.lag.lock().clone();
+    let Noted { sent, lag, history, errors, .. } = &run.noted;
+    let (sent, lag, history, errors) = (sent.load(Relaxed), lag.lock().clone(), *history.lock(), errors.lock().clone());
     let recorder = tap.finish().await?.recorder;
-    let history = *run.repeated.lock();
-    let (sent, errors) = (run.sent.load(Relaxed), run.errors.lock().clone());
     Ok(Driven { lag, start, spent, stopped: was_stopped, sent, history, errors, recorder })
 }
 
@@ -261,7 +262,7 @@ impl DrivenRun {
 
     /// Keeps the beginning of the first error response with this status, without its secrets.
     fn add_error(&self, status: u16, body: &[Bytes]) {
-        let mut errors = self.errors.lock();
+        let mut errors = self.noted.errors.lock();
         errors.entry(status).or_insert_with(|| beginning(&body.concat(), &self.rules, &self.prompts.headers));
     }
 }
