@@ -227,8 +227,7 @@ fn transport(received: &ReceivedStream, read: &ReadEvents) -> Option<String> {
         ReceivedEnd::TooLarge => return Some("the stream is endless".to_owned()),
         ReceivedEnd::Proper => {}
     }
-    let at = read.invalid_at.map(|at| format!("byte {at} is no UTF-8"));
-    at.or_else(|| (read.rest > 0).then(|| format!("{} bytes after the last event", read.rest)))
+    read.framing_defect()
 }
 
 fn zipped<'a, T>(one: &'a [T], other: &'a [T]) -> impl Iterator<Item = (Option<&'a T>, Option<&'a T>)> {

@@ -52,6 +52,17 @@ impl ReadEvents {
         }
         Self { events, invalid_at, rest: splitter.take_rest().len() }
     }
+
+    /// What is wrong with the body around its events.
+    pub(crate) fn framing_defect(&self) -> Option<String> {
+        let invalid = self.invalid_at.map(|at| format!("byte {at} is not UTF-8"));
+        invalid.or_else(|| (self.rest > 0).then(|| format!("{} bytes after the last event", self.rest)))
+    }
+}
+
+/// The type of an event's data, in the streams of messages and responses; empty where it has none.
+pub(crate) fn type_of(data: &Value) -> &str {
+    data.get("type").and_then(Value::as_str).unwrap_or_default()
 }
 
 impl ReadEvent {
@@ -61,9 +72,9 @@ impl ReadEvent {
         self.data == DONE
     }
 
-    /// Its type, in the streams of messages and responses; empty where it has none.
+    /// Its [type](type_of).
     pub(crate) fn kind(&self) -> &str {
-        self.data.get("type").and_then(Value::as_str).unwrap_or_default()
+        type_of(&self.data)
     }
 
     /// Returns true if it reports an error.

@@ -22,6 +22,7 @@ mod prover;
 mod script;
 mod shrink;
 
+pub(crate) use self::events::type_of;
 pub use self::{
     behind::{BehindServer, GroundTruthError},
     checks::{CompareBy, CompareRules, ProveCheck, answer_content, first_difference, without_fields},

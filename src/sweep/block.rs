@@ -1,4 +1,4 @@
-//! Whether a response is a valid one of its endpoint: what a client's library can read to an end, blocked or not.
+//! Validation of a response, blocked or not: whether a client library of its endpoint can read it to its end.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use crate::{
         answers::{Answer, TokenCounts},
         ends_response,
     },
-    prove::{ReadEvent, ReadEvents, ReceivedEnd, ReceivedStream, answer_events},
+    prove::{ReadEvent, ReadEvents, ReceivedEnd, ReceivedStream, answer_events, type_of},
 };
 
 #[derive(Debug)]
@@ -44,33 +44,33 @@ impl ReadResponse {
         }
     }
 
-    /// What is wrong with it on the wire; `None` where a client reads it to its end. Token counts have to be there if `has_usage`.
+    /// The first violation of the endpoint's format; `None` for a valid response. Token counts are required if `has_usage`.
     pub(super) fn defect(&self, is_stream: bool, has_usage: bool, received: &ReceivedStream) -> Option<String> {
         match &received.end {
             ReceivedEnd::Proper => {}
             ReceivedEnd::Unanswered(why) => return Some(format!("no response: {why}")),
             ReceivedEnd::Broken(why) => return Some(format!("the connection broke: {why}")),
-            ReceivedEnd::Silent => return Some("the response stops without an end".to_owned()),
-            ReceivedEnd::TooLarge => return Some("the response is endless".to_owned()),
+            ReceivedEnd::Silent => return Some("the response stalls".to_owned()),
+            ReceivedEnd::TooLarge => return Some("the response has no end".to_owned()),
         }
         if received.status != 200 {
             let value = serde_json::from_slice::<Value>(&received.body()).unwrap_or_default();
             return error_defect(self.endpoint, &value).map(|what| format!("status {}: {what}", received.status));
         }
         match (is_stream, &self.stream) {
-            (true, None) => Some("a stream was asked for, and a body came".to_owned()),
-            (false, Some(_)) => Some("a body was asked for, and it is no JSON".to_owned()),
+            (true, None) => Some("a stream was requested, and the response is a body".to_owned()),
+            (false, Some(_)) => Some("a body was requested, and the response is not JSON".to_owned()),
             (false, None) => self.answer_defect(has_usage),
             (true, Some(stream)) => self.stream_defect(stream, has_usage, received),
         }
     }
 
-    /// What is missing in a whole answer.
+    /// What an answer lacks.
     fn answer_defect(&self, has_usage: bool) -> Option<String> {
-        let Some(answer) = &self.answer else { return Some("it is no answer of this endpoint".to_owned()) };
+        let Some(answer) = &self.answer else { return Some("the body is not a response of this endpoint".to_owned()) };
         let choices = answer.choices();
         if choices.is_empty() {
-            return Some("it has no choice".to_owned());
+            return Some("the response has no choice".to_owned());
         }
         if let Some(at) = choices.iter().position(|choice| choice.finish_reason.is_none_or(str::is_empty)) {
             let reason = match self.endpoint {
@@ -95,13 +95,10 @@ impl ReadResponse {
         let kind = received.headers.get(http::header::CONTENT_TYPE);
         let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         if !kind.starts_with("text/event-stream") {
-            return Some(format!("its type is {kind:?}, not text/event-stream"));
+            return Some(format!("content-type is {kind:?}, not text/event-stream"));
         }
-        if let Some(at) = stream.invalid_at {
-            return Some(format!("byte {at} is no UTF-8"));
-        }
-        if stream.rest > 0 {
-            return Some(format!("{} bytes after the last event", stream.rest));
+        if let Some(defect) = stream.framing_defect() {
+            return Some(defect);
         }
         let is_text = |event: &ReadEvent| event.data.is_string() && !event.is_done();
         if let Some(at) = stream.events.iter().position(is_text) {
@@ -124,12 +121,7 @@ fn error_defect(endpoint: Endpoint, body: &Value) -> Option<String> {
         return Some("the error has no `error.message`".to_owned());
     }
     let is_wrong = endpoint == Endpoint::Messages && type_of(body) != "error";
-    is_wrong.then(|| "the error is none of messages: its `type` is not `error`".to_owned())
-}
-
-/// The type of a value; empty where it has none.
-fn type_of(data: &Value) -> &str {
-    data.get("type").and_then(Value::as_str).unwrap_or_default()
+    is_wrong.then(|| "the error is not in the form of the Messages API: its `type` is not `error`".to_owned())
 }
 
 /// What is wrong with the events around an answer.
@@ -139,20 +131,20 @@ fn terminal_defect(endpoint: Endpoint, events: &[ReadEvent]) -> Option<String> {
     match endpoint {
         Endpoint::Messages => {
             if events.first().is_none_or(|event| event.kind() != "message_start") {
-                return Some("it does not begin with message_start".to_owned());
+                return Some("the stream does not begin with message_start".to_owned());
             }
             if count("content_block_start") != count("content_block_stop") {
                 return Some("a content block is not closed".to_owned());
             }
             let unnamed = events.iter().find(|event| event.name.as_deref() != Some(event.kind()));
             if let Some(event) = unnamed {
-                return Some(format!("an event of type {} has another name", event.kind()));
+                return Some(format!("the `event` field of {} names another type", event.kind()));
             }
-            (last.kind() != "message_stop").then(|| "it does not end with message_stop".to_owned())
+            (last.kind() != "message_stop").then(|| "the stream does not end with message_stop".to_owned())
         }
         Endpoint::Responses => (!ends_response(last.kind()))
-            .then(|| "it does not end with response.completed, incomplete or failed".to_owned()),
-        _ => (!last.is_done()).then(|| "it does not end with [DONE]".to_owned()),
+            .then(|| "the stream does not end with response.completed, incomplete or failed".to_owned()),
+        _ => (!last.is_done()).then(|| "the stream does not end with [DONE]".to_owned()),
     }
 }
 
@@ -194,7 +186,7 @@ mod tests {
             (vec![text, end, none, done], "usage is zero"),
             (vec![text, "data: blocked\n\n", done], "no JSON"),
             (vec![text, "data: {\"error\":\"blocked\"}\n\n"], "error.message"),
-            (vec![done], "no answer"),
+            (vec![done], "not a response"),
         ] {
             let found = stream(Endpoint::Chat, &parts.concat());
             assert!(found.contains(said) && found.is_empty() == said.is_empty(), "{parts:?}: {found}");
@@ -221,7 +213,7 @@ mod tests {
         assert!(
             defect((Endpoint::Chat, true), true, &response(200, "application/json", bare))
                 .unwrap()
-                .contains("a body came")
+                .contains("the response is a body")
         );
         assert!(stream(Endpoint::Messages, &format!("data: {bare}\n\n")).contains("`type`"));
         let error = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"x\"}}\n\n";

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::prove::ReadEvents;
 
-/// Bytes of the canary that count without the mark before them: fewer may stand in any text.
+/// Bytes of the canary that count as a leak without the mark before them: fewer may occur by chance.
 const UNMARKED: usize = 8;
 
 /// Fields by which the parts of a stream are distinguished.
@@ -36,7 +36,7 @@ impl SeenTexts {
                 data => texts.add(&mut String::new(), data),
             }
         }
-        // What no parser reads: comments, names, and what comes after the last event.
+        // Also the bytes that are not event data: comments, event names, and text after the last event.
         texts.put("wire", &String::from_utf8_lossy(body));
         texts
     }

@@ -17,8 +17,8 @@ Names of fields, headers and parameters are in [Privacy](../guides/privacy.md#re
 
 #[test]
 fn the_page_of_secrets_is_current() {
-    let rows = shapes().map(|SecretShape { kind, what, is_personal }| {
-        let flag = if is_personal {
+    let rows = shapes().map(|SecretShape { kind, what, is_personal, .. }| {
+        let flag = if *is_personal {
             format!("`--redact all` or `--redact {kind}`")
         } else {
             "`--redact secrets` (the default)".to_owned()

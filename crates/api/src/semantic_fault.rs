@@ -32,11 +32,3 @@ base::named! {
         Repetition = "repetition",
     }
 }
-
-impl SemanticFault {
-    /// Finds one by its name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|fault| fault.name() == name)
-    }
-}

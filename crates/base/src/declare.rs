@@ -33,7 +33,8 @@ macro_rules! with_defaults {
     (@ $default:expr) => { $default };
 }
 
-/// Declares an enum with the name of each variant: `ALL` has the variants in their order, `name` gives the name of one, as `Display` does.
+/// Declares an enum with the name of each variant: `ALL` has the variants in their order, `name` gives the name of one, as `Display` does,
+/// and `named` finds one by it.
 ///
 /// ```
 /// vllm_vcr_base::named! {
@@ -47,6 +48,7 @@ macro_rules! with_defaults {
 ///     }
 /// }
 /// assert_eq!(Direction::ALL.map(Direction::name), ["request", "response"]);
+/// assert!(matches!(Direction::named("response"), Some(Direction::Response)));
 /// ```
 #[macro_export]
 macro_rules! named {
@@ -66,6 +68,15 @@ macro_rules! named {
             $visibility const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)+
+                }
+            }
+
+            /// Finds one by its name.
+            #[must_use]
+            $visibility fn named(name: &str) -> Option<Self> {
+                match name {
+                    $($name => Some(Self::$variant),)+
+                    _ => None,
                 }
             }
         }

@@ -165,10 +165,10 @@ impl Ceiling {
         threads: NonZeroUsize,
         tokens_per_request: f64,
     ) -> Option<Self> {
-        let client = driven.cpu.saturating_sub(server).as_secs_f64();
-        let could = float(u64::try_from(threads.get()).unwrap_or(u64::MAX)) * driven.took.as_secs_f64();
+        let client = driven.spent.cpu.saturating_sub(server).as_secs_f64();
+        let could = float(u64::try_from(threads.get()).unwrap_or(u64::MAX)) * driven.spent.took.as_secs_f64();
         // It gets the server's time too, but no more than its threads can have.
-        let more = (driven.cpu.as_secs_f64() / client).min(could / client);
+        let more = (driven.spent.cpu.as_secs_f64() / client).min(could / client);
         let more = if more.is_finite() { more.max(1.0) } else { 1.0 };
         let tokens_per_s = tokens_per_s * more;
         (tokens_per_s > 0.0).then(|| Self { requests_per_s: tokens_per_s / tokens_per_request.max(1.0), tokens_per_s })
@@ -200,11 +200,12 @@ mod tests {
     fn driven(cpu_ms: u64, took_ms: u64) -> Driven {
         Driven {
             lag: base::stats::Durations::default(),
-            cpu_share: 0.0,
             start: tokio::time::Instant::now(),
-            cpu: Duration::from_millis(cpu_ms),
-            took: Duration::from_millis(took_ms),
-            clock_step: Duration::ZERO,
+            spent: crate::run::TimeSpent {
+                took: Duration::from_millis(took_ms),
+                cpu: Duration::from_millis(cpu_ms),
+                ..Default::default()
+            },
             stopped: true,
             sent: 0,
             history: crate::history::HistoryCounts::default(),

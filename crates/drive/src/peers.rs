@@ -21,7 +21,7 @@ mod figures;
 use std::time::Duration;
 
 use base::stats::Durations;
-use serde::{Serialize, Serializer, ser::SerializeMap};
+use serde::{Serialize, Serializer};
 
 use crate::results::Sample;
 
@@ -102,22 +102,14 @@ impl PeerReport {
 
 impl Serialize for ClientFigures {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        named(&self.0, serializer)
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
     }
 }
 
 impl Serialize for Statistics {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        named(&self.0, serializer)
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
     }
-}
-
-fn named<S: Serializer>(values: &[(&'static str, impl Serialize)], serializer: S) -> Result<S::Ok, S::Error> {
-    let mut map = serializer.serialize_map(Some(values.len()))?;
-    for (name, value) in values {
-        map.serialize_entry(name, value)?;
-    }
-    map.end()
 }
 
 #[cfg(test)]

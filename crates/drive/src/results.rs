@@ -294,9 +294,10 @@ impl Figures {
         }
         let (late, is_good) = (sample.sent.saturating_sub(sample.intended), sample.is_good);
         self.late.record(late);
-        let outcome = record.outcome.and_then(|outcome| serde_json::to_value(outcome).ok());
-        let outcome = outcome.and_then(|outcome| outcome.as_str().map(str::to_owned)).unwrap_or_default();
-        let outcome = if outcome == "finished" && !is_good { "no_answer".to_owned() } else { outcome };
+        let outcome = match record.outcome {
+            Some(Outcome::Finished) if !is_good => "no_answer",
+            outcome => outcome.map_or("", Outcome::name),
+        };
         if let Some(status) = record.status {
             *self.by_status.entry(status).or_default() += 1;
         }
@@ -306,9 +307,9 @@ impl Figures {
             self.failed += 1;
             let status = record.status.filter(|status| *status >= 300);
             let status = status.map_or(String::new(), |status| format!(" with status {status}"));
-            *self.failures.entry(outcome.clone() + &status).or_default() += 1;
+            *self.failures.entry(format!("{outcome}{status}")).or_default() += 1;
         }
-        *self.by_outcome.entry(outcome).or_default() += 1;
+        *self.by_outcome.entry(outcome.to_owned()).or_default() += 1;
         self.samples.push(sample);
         let counted = check::prompt_tokens(record);
         if let Some(cached) = record.cached_tokens.filter(|_| counted > 0) {

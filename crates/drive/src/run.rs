@@ -124,16 +124,10 @@ pub enum DriveError {
 pub struct Driven {
     /// How late the threads that send woke up when they had nothing else to do.
     pub lag: Durations,
-    /// Processor time, as a share of what the threads could have had.
-    pub cpu_share: f64,
     /// Its start: the zero of all times of its results.
     pub start: Instant,
-    /// Processor time of this process.
-    pub cpu: Duration,
-    /// Time from the first thread's start to the last one's end.
-    pub took: Duration,
-    /// How far the system's clock was set during the run.
-    pub clock_step: Duration,
+    /// Time that it took.
+    pub spent: TimeSpent,
     /// It was stopped before all requests were sent.
     pub stopped: bool,
     /// Requests that were sent.
@@ -146,26 +140,45 @@ pub struct Driven {
     pub recorder: RecorderReport,
 }
 
+/// Time from the first thread's start to the last one's end.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TimeSpent {
+    /// By the monotonic clock.
+    pub took: Duration,
+    /// Processor time of this process.
+    pub cpu: Duration,
+    /// Processor time, as a share of what the threads could have had.
+    pub cpu_share: f64,
+    /// How far the system's clock was set meanwhile.
+    pub clock_step: Duration,
+}
+
 /// State that all workers share.
 struct DrivenRun {
     workload: Arc<Workload>,
     plan: Plan,
     prompts: Prompts,
     history: History,
-    repeated: Lock<HistoryCounts>,
     targets: Vec<String>,
     /// The place of each request's session in the plan, by which its target is chosen.
     chains: Vec<usize>,
     rules: RedactionRules,
-    errors: Lock<BTreeMap<u16, String>>,
     start: Instant,
     /// When each request was to be sent, in nanoseconds from the start.
     intended: Vec<AtomicU64>,
-    sent: AtomicU64,
-    lag: Lock<Durations>,
-    next_session: AtomicUsize,
     /// No session begins after this.
     until: Option<Instant>,
+    noted: Noted,
+}
+
+/// Notes of all workers, as [`Driven`] has them.
+#[derive(Default)]
+struct Noted {
+    sent: AtomicU64,
+    next_session: AtomicUsize,
+    lag: Lock<Durations>,
+    history: Lock<HistoryCounts>,
+    errors: Lock<BTreeMap<u16, String>>,
 }
 
 /// Sends a plan's requests and waits for their ends, or until `stopped` completes; what is on its way then is cut off and counts as cut.
@@ -194,14 +207,10 @@ pub async fn drive(
         targets: drive.targets.iter().map(ToString::to_string).collect(),
         chains: chains(&plan, workload.requests.len()),
         rules: drive.rules,
-        errors: Lock::default(),
         start,
-        sent: AtomicU64::new(0),
-        lag: Lock::default(),
-        next_session: AtomicUsize::new(0),
+        noted: Noted::default(),
         prompts: drive.prompts,
         history: drive.history,
-        repeated: Lock::default(),
         workload,
         plan,
     });
@@ -226,14 +235,12 @@ pub async fn drive(
             true
         }
     };
-    let ProcessorSpent { cpu, took, clock_step } = began.until_now();
-    let cpu_share = share(cpu, took, threads);
+    let spent = began.until_now(threads);
     probes.shutdown().await;
-    let lag = run.lag.lock().clone();
+    let Noted { sent, lag, history, errors, .. } = &run.noted;
+    let (sent, lag, history, errors) = (sent.load(Relaxed), lag.lock().clone(), *history.lock(), errors.lock().clone());
     let recorder = tap.finish().await?.recorder;
-    let history = *run.repeated.lock();
-    let (sent, errors) = (run.sent.load(Relaxed), run.errors.lock().clone());
-    Ok(Driven { lag, start, cpu_share, cpu, took, clock_step, stopped: was_stopped, sent, history, errors, recorder })
+    Ok(Driven { lag, start, spent, stopped: was_stopped, sent, history, errors, recorder })
 }
 
 /// The place of each request's session.
@@ -255,7 +262,7 @@ impl DrivenRun {
 
     /// Keeps the beginning of the first error response with this status, without its secrets.
     fn add_error(&self, status: u16, body: &[Bytes]) {
-        let mut errors = self.errors.lock();
+        let mut errors = self.noted.errors.lock();
         errors.entry(status).or_insert_with(|| beginning(&body.concat(), &self.rules, &self.prompts.headers));
     }
 }
@@ -346,26 +353,14 @@ impl Began {
         }
     }
 
-    /// Returns what passed since then.
-    fn until_now(&self) -> ProcessorSpent {
+    /// Returns what passed since then, in so many threads.
+    fn until_now(&self, threads: usize) -> TimeSpent {
         let now = Self::now();
-        let took = now.monotonic - self.monotonic;
+        let (took, cpu) = (now.monotonic - self.monotonic, now.processor.saturating_sub(self.processor));
         let by_system = now.system.duration_since(self.system).unwrap_or_default();
-        ProcessorSpent { cpu: now.processor.saturating_sub(self.processor), took, clock_step: by_system.abs_diff(took) }
+        let cpu_share = cpu.as_secs_f64() / (took.as_secs_f64() * float(threads)).max(1e-9);
+        TimeSpent { took, cpu, cpu_share, clock_step: by_system.abs_diff(took) }
     }
-}
-
-struct ProcessorSpent {
-    cpu: Duration,
-    took: Duration,
-    /// How far the system's clock was set.
-    clock_step: Duration,
-}
-
-/// The share of what so many threads could have computed in this time.
-fn share(cpu: Duration, took: Duration, threads: usize) -> f64 {
-    let possible = took.as_secs_f64() * float(threads);
-    cpu.as_secs_f64() / possible.max(1e-9)
 }
 
 #[cfg(test)]

@@ -203,8 +203,8 @@ impl Verdict {
             reasons.push(Reason::ClientLate { p99_ms: late.p99 });
         }
         let lag_p99_ms = driven.lag.summary().map_or(0.0, |lag| lag.p99);
-        if lag_p99_ms > millis(MAX_LATE) || driven.cpu_share > MAX_CPU_SHARE {
-            reasons.push(Reason::ClientBusy { lag_p99_ms, cpu_share: driven.cpu_share });
+        if lag_p99_ms > millis(MAX_LATE) || driven.spent.cpu_share > MAX_CPU_SHARE {
+            reasons.push(Reason::ClientBusy { lag_p99_ms, cpu_share: driven.spent.cpu_share });
         }
         let seen = report.requests + report.warmup;
         let lost = if driven.stopped { 0 } else { driven.sent.saturating_sub(seen) };
@@ -228,8 +228,8 @@ impl Verdict {
         if driven.stopped {
             reasons.push(Reason::Stopped { planned, sent: driven.sent });
         }
-        if driven.clock_step > MAX_CLOCK_STEP {
-            reasons.push(Reason::ClockStep { by_ms: millis(driven.clock_step) });
+        if driven.spent.clock_step > MAX_CLOCK_STEP {
+            reasons.push(Reason::ClockStep { by_ms: millis(driven.spent.clock_step) });
         }
         Self { valid: reasons.is_empty(), reasons }
     }

@@ -23,8 +23,8 @@ use tokio::{
     time::timeout,
 };
 
-/// Time for a greeting.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit for a greeting.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Length of a greeting.
 pub const GREETING: usize = 64;
@@ -61,9 +61,9 @@ pub struct HeldBytes {
     most: u64,
 }
 
-/// The bytes that one connection holds of them; given back when it is dropped.
+/// The bytes that one holder has of them; given back when it is dropped.
 #[derive(Debug)]
-pub(crate) struct HeldShare {
+pub struct HeldShare {
     of: HeldBytes,
     bytes: u64,
 }
@@ -75,20 +75,23 @@ impl HeldBytes {
         Self { held: Arc::default(), most }
     }
 
-    pub(crate) fn share(&self) -> HeldShare {
+    /// A share that holds nothing yet.
+    #[must_use]
+    pub fn share(&self) -> HeldShare {
         HeldShare { of: self.clone(), bytes: 0 }
     }
 }
 
 impl HeldShare {
-    /// Adds bytes; false where the connections hold too many together.
+    /// Adds bytes; false where all holders have too many together.
     #[must_use]
-    pub(crate) fn add(&mut self, bytes: u64) -> bool {
+    pub fn add(&mut self, bytes: u64) -> bool {
         self.bytes += bytes;
         self.of.held.fetch_add(bytes, Relaxed).saturating_add(bytes) <= self.of.most
     }
 
-    pub(crate) fn clear(&mut self) {
+    /// Gives all of them back.
+    pub fn clear(&mut self) {
         self.of.held.fetch_sub(std::mem::take(&mut self.bytes), Relaxed);
     }
 }
@@ -103,8 +106,8 @@ impl Drop for HeldShare {
 #[must_use]
 pub fn greeting() -> [u8; GREETING] {
     let mut greeting = [0; GREETING];
-    let spoken = [0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3, 0].into_iter().chain(*b"NULL");
-    greeting.iter_mut().zip(spoken).for_each(|(byte, spoken)| *byte = spoken);
+    let used = [0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3, 0].into_iter().chain(*b"NULL");
+    greeting.iter_mut().zip(used).for_each(|(byte, used)| *byte = used);
     greeting
 }
 
@@ -112,10 +115,10 @@ pub fn greeting() -> [u8; GREETING] {
 ///
 /// # Errors
 /// Where it is not.
-pub fn is_spoken(greeting: &[u8; GREETING]) -> io::Result<()> {
+pub fn check_greeting(greeting: &[u8; GREETING]) -> io::Result<()> {
     match greeting {
         [0xff, _, _, _, _, _, _, _, _, 0x7f, 3..=u8::MAX, _, b'N', b'U', b'L', b'L', 0, ..] => Ok(()),
-        _ => Err(io::Error::other("a peer does not speak ZMTP 3 without authentication")),
+        _ => Err(io::Error::other("a peer does not use ZMTP 3 without authentication")),
     }
 }
 
@@ -168,7 +171,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
     /// Where none comes.
     pub async fn greeting(&mut self) -> io::Result<[u8; GREETING]> {
         let mut greeting = [0; GREETING];
-        timeout(PATIENCE, self.from.read_exact(&mut greeting)).await??;
+        timeout(HANDSHAKE_TIMEOUT, self.from.read_exact(&mut greeting)).await??;
         Ok(greeting)
     }
 
@@ -187,7 +190,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         self.of_message = self.of_message.saturating_add(cost);
         self.in_all = self.in_all.saturating_add(cost);
         if self.of_message > self.limits.message || self.in_all > self.limits.in_all {
-            return Err(io::Error::other("a peer sends more than it has to say"));
+            return Err(io::Error::other("a peer sends more bytes than its limit"));
         }
         self.body.clear();
         self.hold(FRAME_COST)?;
@@ -209,9 +212,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
 
     fn hold(&mut self, bytes: u64) -> io::Result<()> {
         let is_within = self.held.add(bytes);
-        is_within
-            .then_some(())
-            .ok_or_else(|| io::Error::other("peers hold more in messages without an end than they have to say"))
+        is_within.then_some(()).ok_or_else(|| io::Error::other("unfinished messages of all peers exceed their limit"))
     }
 
     /// Reads the next message: its frames. It is not to be cancelled within one.
@@ -323,13 +324,13 @@ impl ZmtpConnection {
         let (from, mut to) = stream.into_split();
         let mut reader = Frames::new(from, MESSAGES);
         to.write_all(&greeting()).await?;
-        is_spoken(&reader.greeting().await?)?;
+        check_greeting(&reader.greeting().await?)?;
         let ready = ready(socket, identity);
         let mut bytes = Vec::new();
         put_frame(&mut bytes, COMMAND, ready.len());
         bytes.extend_from_slice(&ready);
         to.write_all(&bytes).await?;
-        let flags = timeout(PATIENCE, reader.next()).await??;
+        let flags = timeout(HANDSHAKE_TIMEOUT, reader.next()).await??;
         let properties = reader.body.strip_prefix(b"\x05READY").filter(|_| flags & COMMAND != 0);
         let properties =
             properties.ok_or_else(|| io::Error::other("a peer ends the handshake of ZMTP with no READY"))?;

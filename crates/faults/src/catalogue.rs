@@ -240,15 +240,15 @@ pub const CATALOGUE: &[CatalogueRow] = &[
         Ok(FaultKind::Stream(StreamFault::Stall(arguments.duration("for")?)))
     })
     .documented("Nothing more comes for a time, or ever.", "stall:30s at token 12"),
-    body("reset", NO_ARGUMENTS, |_| Ok(FaultKind::Stream(StreamFault::Break(ConnectionEnd::Reset)))).documented(
+    body("reset", NO_ARGUMENTS, |_| broken(ConnectionEnd::Reset)).documented(
         "The connection is reset; without a place before the answer. Over HTTP/2 the stream is.",
         "reset at event 3",
     ),
-    body("close", NO_ARGUMENTS, |_| Ok(FaultKind::Stream(StreamFault::Break(ConnectionEnd::Close)))).documented(
+    body("close", NO_ARGUMENTS, |_| broken(ConnectionEnd::Close)).documented(
         "The connection is closed in the middle of the body; without a place before the answer. Over HTTP/2 the stream is reset.",
         "close at byte 100",
     ),
-    body("half-close", NO_ARGUMENTS, |_| Ok(FaultKind::Stream(StreamFault::Break(ConnectionEnd::HalfClose)))).documented(
+    body("half-close", NO_ARGUMENTS, |_| broken(ConnectionEnd::HalfClose)).documented(
         "The server ends its side of the connection, and reads on until the client ends the other. Over HTTP/2 the stream is reset.",
         "half-close at event 3",
     ),
@@ -265,10 +265,8 @@ pub const CATALOGUE: &[CatalogueRow] = &[
     })
     .documented("A flood of comments, each in a write of its own.", "keep-alive:1000 at event 2"),
     body("huge-line", &[("bytes", "its length, up to 64 MiB")], |arguments| {
-        Ok(FaultKind::Stream(StreamFault::HugeLine(needed(
-            arguments.number("bytes", LONGEST_LINE)?,
-            "huge-line:1000000",
-        )?)))
+        let bytes = needed(arguments.number("bytes", LONGEST_LINE)?, "huge-line:1000000")?;
+        Ok(FaultKind::Stream(StreamFault::HugeLine(bytes)))
     })
     .documented("A comment of one very long line.", "huge-line:1000000 at event 2"),
     body("drip", &[("bytes", "of a piece"), ("every", "time between pieces; 1ms")], |arguments| {
@@ -348,9 +346,8 @@ const fn reply(name: &'static str, summary: &'static str) -> CatalogueRow {
 
 fn read_reply(arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
     let name = arguments.row.name;
-    SemanticFault::named(name)
-        .map(FaultKind::Reply)
-        .ok_or_else(|| FaultSyntaxError(format!("`{name}` is no kind of fault")))
+    let fault = SemanticFault::named(name).map(FaultKind::Reply);
+    fault.ok_or_else(|| FaultSyntaxError(format!("`{name}` is no kind of fault")))
 }
 
 pub(crate) fn needed<T>(argument: Option<T>, example: &str) -> Result<T, FaultSyntaxError> {
@@ -367,6 +364,10 @@ pub(crate) fn in_range<T>(
         Some(given) if !is_in(&given) => Err(FaultSyntaxError(format!("{range} is needed"))),
         argument => Ok(argument),
     }
+}
+
+fn broken(end: ConnectionEnd) -> Result<FaultKind, FaultSyntaxError> {
+    Ok(FaultKind::Stream(StreamFault::Break(end)))
 }
 
 fn all(edit: EventEdit) -> FaultKind {
@@ -400,6 +401,10 @@ fn split_at(arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxErro
 
 fn refusal(arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
     let status = arguments.row.name.parse().unwrap_or(500);
+    refusal_of(status, arguments)
+}
+
+fn refusal_of(status: u16, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
     let retry_after = arguments.duration("retry-after")?;
     let limits = (status == 429).then(|| limits(arguments)).transpose()?;
     let message = arguments.text("message");
@@ -422,10 +427,7 @@ fn invalid(arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError
 fn any_refusal(arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
     let status = arguments.number("status", 599)?.and_then(|status| u16::try_from(status).ok());
     let status = in_range(status, |status| *status >= 400, "a status from 400 to 599")?;
-    let status = needed(status, "error:529 (from 400 to 599)")?;
-    let retry_after = arguments.duration("retry-after")?;
-    let limits = (status == 429).then(|| limits(arguments)).transpose()?;
-    Ok(FaultKind::Refusal(RefusalFault { status, message: arguments.text("message"), retry_after, limits }))
+    refusal_of(needed(status, "error:529 (from 400 to 599)")?, arguments)
 }
 
 fn error_event(arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {

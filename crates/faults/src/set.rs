@@ -47,11 +47,6 @@ pub struct ChosenFault {
 }
 
 impl ChosenFault {
-    /// The line that repeats it alone.
-    pub(crate) fn line(&self) -> String {
-        line(&self.fault, self.request, self.nth)
-    }
-
     /// Returns true if it concerns an answer of this record, `None` for one of no record. What `first` and `nth` of a fault with `record=`
     /// count is the requests for which this was asked with its record, each once.
     #[must_use]
@@ -179,6 +174,21 @@ pub struct FaultSet {
     seen: Lock<HashMap<u64, u64>>,
     hits: Lock<VecDeque<NotedHit>>,
     unapplied: Lock<VecDeque<UnappliedFault>>,
+}
+
+/// Adds to a list, whose oldest entry makes room.
+fn add<T>(list: &Lock<VecDeque<T>>, entry: T, most: usize) {
+    let mut list = list.lock();
+    if list.len() == most {
+        list.pop_front();
+    }
+    list.push_back(entry);
+}
+
+/// The latest entries of a list, oldest first.
+fn latest<T: Clone>(list: &Lock<VecDeque<T>>, most: usize) -> Vec<T> {
+    let list = list.lock();
+    list.iter().skip(list.len().saturating_sub(most)).cloned().collect()
 }
 
 impl Default for FaultSet {
@@ -341,12 +351,7 @@ impl FaultSet {
         if let Some(rule) = rule.and_then(|rule| self.rules.get(rule)) {
             rule.happened.fetch_add(1, Ordering::Relaxed);
         }
-        let mut hits = self.hits.lock();
-        if hits.len() == MOST_LISTED {
-            hits.pop_front();
-        }
-        hits.push_back(NotedHit { fault: fault.clone(), rule, of, at: self.start.elapsed() });
-        drop(hits);
+        add(&self.hits, NotedHit { fault: fault.clone(), rule, of, at: self.start.elapsed() }, MOST_LISTED);
         of.line(fault)
     }
 
@@ -355,12 +360,9 @@ impl FaultSet {
         if let Some(rule) = chosen.rule.and_then(|rule| self.rules.get(rule)) {
             rule.unapplied.fetch_add(1, Ordering::Relaxed);
         }
-        let (line, rule, at) = (chosen.line(), chosen.rule, self.start.elapsed());
-        let mut unapplied = self.unapplied.lock();
-        if unapplied.len() == MOST_UNAPPLIED {
-            unapplied.pop_front();
-        }
-        unapplied.push_back(UnappliedFault { line: line.clone(), rule, at, reason: reason.to_owned() });
+        let (line, rule, at) = (line(&chosen.fault, chosen.request, chosen.nth), chosen.rule, self.start.elapsed());
+        let fault = UnappliedFault { line: line.clone(), rule, at, reason: reason.to_owned() };
+        add(&self.unapplied, fault, MOST_UNAPPLIED);
         line
     }
 
@@ -376,18 +378,14 @@ impl FaultSet {
     /// Faults that could not be applied, oldest first, at most so many of the latest.
     #[must_use]
     pub fn unapplied(&self, most: usize) -> Vec<UnappliedFault> {
-        let unapplied = self.unapplied.lock();
-        unapplied.iter().skip(unapplied.len().saturating_sub(most)).cloned().collect()
+        latest(&self.unapplied, most)
     }
 
     /// What happened, oldest first, at most so many of the latest.
     #[must_use]
     pub fn hits(&self, most: usize) -> Vec<FaultHit> {
-        let hits = self.hits.lock();
-        let latest: Vec<NotedHit> = hits.iter().skip(hits.len().saturating_sub(most)).cloned().collect();
-        drop(hits);
         let shown = |hit: NotedHit| FaultHit { line: hit.of.line(&hit.fault), rule: hit.rule, at: hit.at };
-        latest.into_iter().map(shown).collect()
+        latest(&self.hits, most).into_iter().map(shown).collect()
     }
 }
 

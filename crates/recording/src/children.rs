@@ -1,4 +1,4 @@
-//! The values right in a JSON value: what is done at any depth calls itself on them.
+//! The values right in a JSON value: what is done at any depth calls itself on them. Where strings and numbers end in JSON text.
 
 use serde_json::{Map, Value};
 
@@ -42,6 +42,24 @@ pub fn rename(value: &mut Value, new: &mut dyn FnMut(&str) -> Option<String>) ->
     let old = std::mem::take(fields).into_iter().zip(names);
     *fields = old.map(|((name, value), new)| (new.unwrap_or(name), value)).collect();
     true
+}
+
+/// Returns the length of the string with which JSON text begins, its quotes included; `None` where it does not end.
+pub(crate) fn string_length(json: &[u8]) -> Option<usize> {
+    let mut at = 1;
+    loop {
+        match json.get(at)? {
+            b'"' => return Some(at + 1),
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+}
+
+/// Returns the length of the number with which JSON text begins.
+pub(crate) fn number_length(json: &[u8]) -> usize {
+    let is_of_number = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
+    json.iter().take_while(is_of_number).count()
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ impl FromStr for RouterPolicy {
     fn from_str(name: &str) -> Result<Self, String> {
         let [others @ .., last] = Self::ALL.map(Self::name);
         let unknown = || format!("`{name}` is no router: use {} or {last}", others.join(", "));
-        Self::ALL.into_iter().find(|policy| policy.name() == name).ok_or_else(unknown)
+        Self::named(name).ok_or_else(unknown)
     }
 }
 

@@ -113,7 +113,7 @@ async fn what_a_killed_server_left_is_neither_played_nor_in_the_way() {
     let text = fs::read_to_string(place.path().join("one.yaml")).unwrap();
     assert!(text.contains("whole") && !text.contains("half") && !partial.exists(), "{text}");
     let (code, log) = recording.stop();
-    assert!(code == 0 && log.contains("one.yaml.partial is of a recording that was not ended: it is dropped"), "{log}");
+    assert!(code == 0 && log.contains("one.yaml.partial belongs to an unfinished recording and is removed"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,30 +9,22 @@ use super::{
     view::CallView,
     words::OF_MESSAGE,
 };
-use crate::DONE;
+use crate::{Api, DONE};
 
 /// The most choices and tool calls of an answer; a stream that names more is no answer.
 const MOST: usize = 1000;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ChoiceShape {
-    /// With a `message`, of which a stream sends `delta`s.
-    Chat,
-    /// With a `text`.
-    Completions,
-}
-
 /// Makes up an answer.
-pub(super) fn of_text(text: &str, kind: ChoiceShape) -> Value {
+pub(super) fn of_text(text: &str, kind: Api) -> Value {
     match kind {
-        ChoiceShape::Chat => json!({"choices": [
+        Api::Chat => json!({"choices": [
             {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]}),
-        ChoiceShape::Completions => json!({"choices": [{"index": 0, "text": text, "finish_reason": "stop"}]}),
+        Api::Completions => json!({"choices": [{"index": 0, "text": text, "finish_reason": "stop"}]}),
     }
 }
 
 /// Puts the choices of a stream together; `None` where one of its events is an error, or none has a choice.
-pub(super) fn accumulate(events: &[Value], kind: ChoiceShape) -> Option<Map<String, Value>> {
+pub(super) fn accumulate(events: &[Value], kind: Api) -> Option<Map<String, Value>> {
     let (mut body, mut choices) = (Map::new(), Vec::new());
     for event in events {
         if event.get("error").is_some() {
@@ -61,14 +53,14 @@ pub(super) fn accumulate(events: &[Value], kind: ChoiceShape) -> Option<Map<Stri
     Some(body)
 }
 
-fn add_part(choices: &mut Vec<Map<String, Value>>, part: &Value, kind: ChoiceShape) -> Option<()> {
+fn add_part(choices: &mut Vec<Map<String, Value>>, part: &Value, kind: Api) -> Option<()> {
     let index = usize::try_from(part.get("index")?.as_u64()?).ok().filter(|index| *index <= MOST)?;
     while choices.len() <= index {
         let empty = match kind {
-            ChoiceShape::Chat => {
+            Api::Chat => {
                 json!({"index": choices.len(), "message": {"role": "assistant", "content": null}, "logprobs": null})
             }
-            ChoiceShape::Completions => json!({"index": choices.len(), "text": "", "logprobs": null}),
+            Api::Completions => json!({"index": choices.len(), "text": "", "logprobs": null}),
         };
         choices.extend(empty.as_object().cloned());
     }
@@ -80,7 +72,7 @@ fn add_part(choices: &mut Vec<Map<String, Value>>, part: &Value, kind: ChoiceSha
                 let message = choice.get_mut("message").and_then(Value::as_object_mut);
                 message.into_iter().for_each(|message| add_delta(message, delta));
             }
-            ("text", Value::String(more)) if kind == ChoiceShape::Completions => append(choice, "text", more),
+            ("text", Value::String(more)) if kind == Api::Completions => append(choice, "text", more),
             ("delta" | "text" | "message", _) => {}
             ("logprobs", part) => match choice.get_mut("logprobs") {
                 Some(known @ Value::Object(_)) => extend(known, part),
@@ -151,7 +143,7 @@ fn add_call(calls: &mut Vec<Value>, part: &Value) {
 
 /// The events of choices: a role where it is a chat, texts and calls in pieces, the end of each choice, token counts where
 /// they are wanted, `[DONE]`.
-pub(super) fn events(body: &Map<String, Value>, kind: ChoiceShape, cut: &Cut) -> Vec<TimedEvent> {
+pub(super) fn events(body: &Map<String, Value>, kind: Api, cut: &Cut) -> Vec<TimedEvent> {
     let mut events = Vec::new();
     for (index, choice) in list(body, "choices").iter().filter_map(Value::as_object).enumerate() {
         let parts = parts(index, choice, kind, cut);
@@ -196,29 +188,27 @@ fn event(body: &Map<String, Value>, choices: Value, is_first: bool) -> Value {
 }
 
 /// What the events of a choice have of it, one after the other.
-fn parts(index: usize, choice: &Map<String, Value>, kind: ChoiceShape, cut: &Cut) -> Vec<Value> {
+fn parts(index: usize, choice: &Map<String, Value>, kind: Api, cut: &Cut) -> Vec<Value> {
     let none = Map::new();
     let message = choice.get("message").and_then(Value::as_object).unwrap_or(&none);
     let (name, opening, text, end) = match kind {
-        ChoiceShape::Chat => {
+        Api::Chat => {
             let role = message.get("role").cloned().unwrap_or("assistant".into());
             ("delta", Some(json!({"role": role, "content": ""})), message.get("content"), json!({}))
         }
         // As the role of a chat, so that times belong to the same parts.
-        ChoiceShape::Completions => ("text", (!cut.parts.is_empty()).then(|| "".into()), choice.get("text"), "".into()),
+        Api::Completions => ("text", (!cut.parts.is_empty()).then(|| "".into()), choice.get("text"), "".into()),
     };
     let text = text.and_then(Value::as_str).unwrap_or_default();
     let of_text = |text: String| match kind {
-        ChoiceShape::Chat => json!({"content": text}),
-        ChoiceShape::Completions => text.into(),
+        Api::Chat => json!({"content": text}),
+        Api::Completions => text.into(),
     };
     let values: Vec<Value> = match kind {
-        ChoiceShape::Chat if cut.parts.is_empty() => values(message, cut.pieces()),
-        ChoiceShape::Chat => values_of_parts(message, &cut.parts),
-        ChoiceShape::Completions if cut.parts.is_empty() => {
-            split(text, cut.pieces()).into_iter().map(of_text).collect()
-        }
-        ChoiceShape::Completions => cut.parts.iter().map(|(_, text)| text.as_str().into()).collect(),
+        Api::Chat if cut.parts.is_empty() => values(message, cut.pieces()),
+        Api::Chat => values_of_parts(message, &cut.parts),
+        Api::Completions if cut.parts.is_empty() => split(text, cut.pieces()).into_iter().map(of_text).collect(),
+        Api::Completions => cut.parts.iter().map(|(_, text)| text.as_str().into()).collect(),
     };
     let logprobs = choice.get("logprobs").filter(|logprobs| logprobs::has_any(logprobs));
     let is_plain = values.iter().all(|value| value.is_string() || value.get("content").is_some());

@@ -71,27 +71,29 @@ impl OpenBlock {
 }
 
 /// An event of a message's stream; its fields are in the engine's order.
-#[derive(Debug, Default, Serialize)]
-struct MessageEvent<'a> {
-    #[serde(rename = "type")]
-    kind: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<&'a Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    content_block: Option<&'a Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    delta: Option<MessageDelta<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<&'a Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    index: Option<usize>,
-}
-
 #[derive(Debug, Serialize)]
-#[serde(untagged)]
-enum MessageDelta<'a> {
-    Block(BlockDelta<'a>),
-    End(MessageEnd<'a>),
+#[serde(tag = "type", rename_all = "snake_case")]
+enum MessageEvent<'a> {
+    MessageStart {
+        message: &'a Value,
+    },
+    ContentBlockStart {
+        content_block: &'a Value,
+        index: usize,
+    },
+    ContentBlockDelta {
+        delta: BlockDelta<'a>,
+        index: usize,
+    },
+    ContentBlockStop {
+        index: usize,
+    },
+    MessageDelta {
+        delta: MessageEnd<'a>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        usage: Option<&'a Value>,
+    },
+    MessageStop,
 }
 
 /// Text that an event adds to a block.
@@ -127,42 +129,29 @@ pub(crate) struct MessageWriter {
 impl MessageWriter {
     /// Starts a message that has no content yet.
     pub(crate) fn start(&self, message: &Value, out: &mut impl EventSink) {
-        put(&MessageEvent { kind: "message_start", message: Some(message), ..MessageEvent::default() }, out);
+        out.put_event("message_start", &MessageEvent::MessageStart { message });
     }
 
     /// Opens a block that has no content yet.
-    pub(crate) fn open(&self, block: &Value, out: &mut impl EventSink) {
-        let (content_block, index) = (Some(block), Some(self.index));
-        put(&MessageEvent { kind: "content_block_start", content_block, index, ..MessageEvent::default() }, out);
+    pub(crate) fn open(&self, content_block: &Value, out: &mut impl EventSink) {
+        let index = self.index;
+        out.put_event("content_block_start", &MessageEvent::ContentBlockStart { content_block, index });
     }
 
     pub(crate) fn add(&self, delta: BlockDelta<'_>, out: &mut impl EventSink) {
-        let (delta, index) = (Some(MessageDelta::Block(delta)), Some(self.index));
-        put(&MessageEvent { kind: "content_block_delta", delta, index, ..MessageEvent::default() }, out);
+        out.put_event("content_block_delta", &MessageEvent::ContentBlockDelta { delta, index: self.index });
     }
 
     /// Closes the open block.
     pub(crate) fn close(&mut self, out: &mut impl EventSink) {
-        put(&MessageEvent { kind: "content_block_stop", index: Some(self.index), ..MessageEvent::default() }, out);
+        out.put_event("content_block_stop", &MessageEvent::ContentBlockStop { index: self.index });
         self.index += 1;
     }
 
-    pub(crate) fn end(&self, end: MessageEnd<'_>, usage: Option<&Value>, out: &mut impl EventSink) {
-        put(
-            &MessageEvent {
-                kind: "message_delta",
-                delta: Some(MessageDelta::End(end)),
-                usage,
-                ..MessageEvent::default()
-            },
-            out,
-        );
-        put(&MessageEvent { kind: "message_stop", ..MessageEvent::default() }, out);
+    pub(crate) fn end(&self, delta: MessageEnd<'_>, usage: Option<&Value>, out: &mut impl EventSink) {
+        out.put_event("message_delta", &MessageEvent::MessageDelta { delta, usage });
+        out.put_event("message_stop", &MessageEvent::MessageStop);
     }
-}
-
-fn put(event: &MessageEvent<'_>, out: &mut impl EventSink) {
-    out.put_event(event.kind, event);
 }
 
 pub(super) fn events(body: &Map<String, Value>, out: &mut impl EventSink) {

@@ -34,7 +34,7 @@ pub use self::{
     responses::completed,
     view::{CallView, ChoicePart, ChoiceView, added_text, added_text_without_names},
 };
-use super::Endpoint;
+use super::{Api, Endpoint};
 
 /// The response of an endpoint that generates text.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,8 +70,8 @@ impl Answer {
     #[must_use]
     pub fn accumulate(endpoint: Endpoint, events: &[Value]) -> Option<Self> {
         let body = match endpoint {
-            Endpoint::Chat => choices::accumulate(events, choices::ChoiceShape::Chat)?,
-            Endpoint::Completions => choices::accumulate(events, choices::ChoiceShape::Completions)?,
+            Endpoint::Chat => choices::accumulate(events, Api::Chat)?,
+            Endpoint::Completions => choices::accumulate(events, Api::Completions)?,
             Endpoint::Messages => messages::accumulate(events)?,
             Endpoint::Responses => responses::accumulate(events)?,
             Endpoint::Embeddings | Endpoint::Other => return None,
@@ -83,8 +83,8 @@ impl Answer {
     #[must_use]
     pub fn of_text(endpoint: Endpoint, text: &str, model: Option<&Value>) -> Option<Self> {
         let body = match endpoint {
-            Endpoint::Chat => choices::of_text(text, choices::ChoiceShape::Chat),
-            Endpoint::Completions => choices::of_text(text, choices::ChoiceShape::Completions),
+            Endpoint::Chat => choices::of_text(text, Api::Chat),
+            Endpoint::Completions => choices::of_text(text, Api::Completions),
             Endpoint::Messages => messages::of_text(text, model),
             Endpoint::Responses => responses::of_text(text, model),
             Endpoint::Embeddings | Endpoint::Other => return None,
@@ -119,8 +119,8 @@ impl Answer {
     #[must_use]
     pub fn events(&self, cut: &Cut) -> Vec<TimedEvent> {
         match self.endpoint {
-            Endpoint::Chat => choices::events(&self.body, choices::ChoiceShape::Chat, cut),
-            Endpoint::Completions => choices::events(&self.body, choices::ChoiceShape::Completions, cut),
+            Endpoint::Chat => choices::events(&self.body, Api::Chat, cut),
+            Endpoint::Completions => choices::events(&self.body, Api::Completions, cut),
             Endpoint::Messages => cut.spread(|out| messages::events(&self.body, out)),
             Endpoint::Responses => cut.spread(|out| responses::events(&self.body, out)),
             Endpoint::Embeddings | Endpoint::Other => Vec::new(),

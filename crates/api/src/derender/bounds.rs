@@ -67,7 +67,7 @@ pub fn check_chunk(api: Api, chunk: &DerenderChunk, bounds: Bounds) -> Result<()
                 let message = "derender_completion_stream expects at most one choice per chunk";
                 return Err(ApiError::bad_request(message));
             }
-            choices.iter().try_for_each(|choice| check_ids(choice, most))?;
+            choices.iter().try_for_each(|choice| check_ids(choice, bounds))?;
         }
     }
     Ok(())
@@ -82,25 +82,14 @@ fn check_answer(answer: &TokenAnswer, bounds: Bounds) -> Result<(), ApiError> {
         )));
     }
     answer.choices.iter().try_for_each(|choice| check_choice(choice, bounds))?;
-    let (count, most) = (answer.prompt_positions(), bounds.max_model_len);
-    if is_over(count, most) {
-        return Err(ApiError::bad_request(format!(
-            "prompt_logprobs length ({count}) in response '{id}' exceeds max_model_len ({most})."
-        )));
-    }
-    Ok(())
+    check_length("prompt_logprobs", answer.prompt_positions(), &format!(" in response '{id}'"), bounds)
 }
 
 fn check_choice(choice: &TokenAnswerChoice, bounds: Bounds) -> Result<(), ApiError> {
-    check_ids(choice, bounds.max_model_len)?;
+    check_ids(choice, bounds)?;
     let Some(Some(content)) = &choice.logprobs else { return Ok(()) };
-    let (index, most) = (choice.index, bounds.max_model_len);
-    if is_over(content.len(), most) {
-        let count = content.len();
-        return Err(ApiError::bad_request(format!(
-            "logprobs.content length ({count}) in choice {index} exceeds max_model_len ({most})."
-        )));
-    }
+    let index = choice.index;
+    check_length("logprobs.content", content.len(), &format!(" in choice {index}"), bounds)?;
     let Ok(most) = usize::try_from(bounds.max_logprobs) else { return Ok(()) };
     match content.iter().map(|token| token.others.len()).find(|count| *count > most) {
         Some(count) => Err(ApiError::bad_request(format!(
@@ -110,21 +99,19 @@ fn check_choice(choice: &TokenAnswerChoice, bounds: Bounds) -> Result<(), ApiErr
     }
 }
 
-fn check_ids(choice: &TokenAnswerChoice, most: u32) -> Result<(), ApiError> {
+fn check_ids(choice: &TokenAnswerChoice, bounds: Bounds) -> Result<(), ApiError> {
     let count = choice.ids.as_ref().map_or(0, Vec::len);
-    if is_over(count, most) {
-        let index = choice.index;
-        return Err(ApiError::bad_request(format!(
-            "token_ids length ({count}) in choice {index} exceeds max_model_len ({most})."
-        )));
-    }
-    Ok(())
+    check_length("token_ids", count, &format!(" in choice {}", choice.index), bounds)
 }
 
 fn check_prompt(prompt: &[i64], bounds: Bounds) -> Result<(), ApiError> {
-    let (count, most) = (prompt.len(), bounds.max_model_len);
+    check_length("prompt_token_ids", prompt.len(), "", bounds)
+}
+
+fn check_length(list: &str, count: usize, place: &str, bounds: Bounds) -> Result<(), ApiError> {
+    let most = bounds.max_model_len;
     if is_over(count, most) {
-        let message = format!("prompt_token_ids length ({count}) exceeds max_model_len ({most}).");
+        let message = format!("{list} length ({count}){place} exceeds max_model_len ({most}).");
         return Err(ApiError::bad_request(message));
     }
     Ok(())

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use crate::children::{number_length, string_length};
+
 /// Fewer digits always fit.
 const SAFE: usize = 18;
 
@@ -13,9 +15,9 @@ pub fn with_exact_integers(json: &str) -> Cow<'_, str> {
     while let Some(byte) = bytes.get(at) {
         let rest = bytes.get(at..).unwrap_or_default();
         let length = match byte {
-            b'"' => string(rest),
+            b'"' => string_length(rest).unwrap_or(rest.len()),
             b'-' | b'0'..=b'9' => {
-                let length = rest.iter().take_while(|byte| is_of_number(**byte)).count();
+                let length = number_length(rest);
                 let number = json.get(at..at + length).unwrap_or_default();
                 if is_too_long(number) {
                     exact.push_str(json.get(kept..at).unwrap_or_default());
@@ -33,21 +35,6 @@ pub fn with_exact_integers(json: &str) -> Cow<'_, str> {
     }
     exact.push_str(json.get(kept..).unwrap_or_default());
     Cow::Owned(exact)
-}
-
-/// Returns the length of the string that begins here, with its quotes.
-fn string(bytes: &[u8]) -> usize {
-    let mut is_escaped = false;
-    let end = bytes.iter().skip(1).position(|byte| {
-        let ends = *byte == b'"' && !is_escaped;
-        is_escaped = *byte == b'\\' && !is_escaped;
-        ends
-    });
-    end.map_or(bytes.len(), |end| end + 2)
-}
-
-fn is_of_number(byte: u8) -> bool {
-    byte.is_ascii_digit() || matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E')
 }
 
 fn is_too_long(number: &str) -> bool {

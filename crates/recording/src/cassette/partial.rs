@@ -1,7 +1,7 @@
 //! The file of a recording that is not finished, `NAME.yaml.partial`: a cassette too, which grows at its end.
 //!
 //! Records that are on the disk are not written again; what follows them is. A partial file that was left by a crash is never
-//! overwritten: the recording does not begin where it holds records, and one that cannot be read is put aside. A finished one
+//! overwritten: the recording does not begin where it holds records, and one that cannot be read is renamed. A finished one
 //! takes the cassette's place. Files are readable by their owner only.
 
 use std::{
@@ -18,7 +18,7 @@ use super::{
     write::emit,
 };
 
-/// A partial file that is one's own as long as this is there.
+/// A partial file, locked against other writers until it is dropped.
 #[derive(Debug)]
 pub(super) struct Partial {
     path: PathBuf,
@@ -38,31 +38,31 @@ pub(super) struct Partial {
 }
 
 impl Partial {
-    /// Takes the partial file of a cassette for one's own; `before` comes before its records.
+    /// Creates and locks the partial file of a cassette; `before` comes before its records.
     pub(super) fn claim(path: &Path, before: String) -> Result<Self, CassetteError> {
-        let own = partial(path);
-        let io = |source| CassetteError::Io { path: own.clone(), source };
-        let (mut file, mut left) = (lock(path, &own)?, Vec::new());
+        let partial_path = partial(path);
+        let io = |source| CassetteError::Io { path: partial_path.clone(), source };
+        let (mut file, mut left) = (lock(path, &partial_path)?, Vec::new());
         file.read_to_end(&mut left).map_err(io)?;
         let read = std::str::from_utf8(&left).map_err(|error| error.to_string());
-        match read.and_then(|text| parse(&own, text).map_err(|error| error.to_string())) {
+        match read.and_then(|text| parse(&partial_path, text).map_err(|error| error.to_string())) {
             Ok(left) if !left.records.is_empty() => {
                 let records = left.records.len();
-                return Err(CassetteError::Unfinished { path: path.to_owned(), partial: own, records });
+                return Err(CassetteError::Unfinished { path: path.to_owned(), partial: partial_path, records });
             }
             Err(why) if !left.trim_ascii().is_empty() => {
-                let aside = aside(&own);
-                fs::rename(&own, &aside).map_err(io)?;
+                let free = free_name(&partial_path);
+                fs::rename(&partial_path, &free).map_err(io)?;
                 tracing::warn!(
-                    "a recording that was not finished cannot be read ({why}): it is kept as {}",
-                    aside.display()
+                    "the partial file of an unfinished recording cannot be read ({why}): it is renamed to {}",
+                    free.display()
                 );
-                file = lock(path, &own)?;
+                file = lock(path, &partial_path)?;
             }
             Ok(_) | Err(_) => {}
         }
         Ok(Self {
-            path: own,
+            path: partial_path,
             file,
             end: 0,
             before,
@@ -123,7 +123,7 @@ impl Partial {
     /// Whether the file has its name and its length still.
     pub(super) fn is_intact(&self) -> bool {
         let length = self.file.metadata().map_or(0, |found| found.len());
-        let is_long_enough = self.length.map_or(length >= self.end, |own| own == length);
+        let is_long_enough = self.length.map_or(length >= self.end, |written| written == length);
         is_long_enough && is_at(&self.file, &self.path)
     }
 
@@ -133,12 +133,12 @@ impl Partial {
         let io = |source| CassetteError::Io { path: self.path.clone(), source };
         if !is_at(&self.file, &self.path) {
             if fs::symlink_metadata(&self.path).is_ok() {
-                let aside = aside(&self.path);
-                fs::rename(&self.path, &aside).map_err(io)?;
+                let free = free_name(&self.path);
+                fs::rename(&self.path, &free).map_err(io)?;
                 tracing::warn!(
-                    "{} was replaced while it was written: what is there is kept as {}",
+                    "{} was replaced while it was written: the file there is renamed to {}",
                     self.path.display(),
-                    aside.display()
+                    free.display()
                 );
             }
             self.file = lock(cassette, &self.path)?;
@@ -180,26 +180,26 @@ impl Partial {
 /// When it is written now, or cannot be removed.
 pub fn remove_unfinished(cassette: &Path) -> Result<(), CassetteError> {
     let path = &followed(cassette);
-    let own = partial(path);
-    if fs::symlink_metadata(&own).is_err() {
+    let partial_path = partial(path);
+    if fs::symlink_metadata(&partial_path).is_err() {
         return Ok(());
     }
-    let _locked = lock(path, &own)?;
-    tracing::warn!("{} is of a recording that was not ended: it is dropped", own.display());
+    let _locked = lock(path, &partial_path)?;
+    tracing::warn!("{} belongs to an unfinished recording and is removed", partial_path.display());
     // Of a cassette that cannot be read it is not known what it names.
     let is_known = !path.exists() || load(path).is_ok();
     let removed = if is_known { blob::remove_others(path) } else { Ok(()) };
-    let removed = removed.and_then(|()| blob::remove(path, &[])).and_then(|()| fs::remove_file(&own));
-    removed.map_err(|source| CassetteError::Io { path: own, source })
+    let removed = removed.and_then(|()| blob::remove(path, &[])).and_then(|()| fs::remove_file(&partial_path));
+    removed.map_err(|source| CassetteError::Io { path: partial_path, source })
 }
 
-/// Opens a partial file for one's own.
-fn lock(path: &Path, own: &Path) -> Result<File, CassetteError> {
-    let opened = private().read(true).truncate(false).open(own);
-    let file = opened.map_err(|source| CassetteError::Io { path: own.to_owned(), source })?;
+/// Opens and locks a partial file.
+fn lock(path: &Path, partial_path: &Path) -> Result<File, CassetteError> {
+    let opened = private().read(true).truncate(false).open(partial_path);
+    let file = opened.map_err(|source| CassetteError::Io { path: partial_path.to_owned(), source })?;
     let is_busy = match file.try_lock() {
         // The recording that had the lock may have finished the file meanwhile.
-        Ok(()) => !is_at(&file, own),
+        Ok(()) => !is_at(&file, partial_path),
         Err(TryLockError::WouldBlock) => true,
         // Not every file system knows locks.
         Err(TryLockError::Error(_)) => false,
@@ -221,9 +221,9 @@ fn is_at(_: &File, path: &Path) -> bool {
 }
 
 /// The first name beside a partial file that is free.
-fn aside(own: &Path) -> PathBuf {
-    let names = (1_u32..).map(|number| with_end(own, format!(".{number}").as_ref()));
-    names.into_iter().find(|name| fs::symlink_metadata(name).is_err()).unwrap_or_else(|| own.to_owned())
+fn free_name(partial_path: &Path) -> PathBuf {
+    let names = (1_u32..).map(|number| with_end(partial_path, format!(".{number}").as_ref()));
+    names.into_iter().find(|name| fs::symlink_metadata(name).is_err()).unwrap_or_else(|| partial_path.to_owned())
 }
 
 /// Writes a cassette and its sidecar in place of what is there; bodies that it does not have any more are removed.

@@ -6,7 +6,6 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
 
 use super::{
-    echo::FORMS,
     error::Wrong,
     fixture,
     header::{date, map, number, text, texts},
@@ -124,8 +123,7 @@ fn put_back(node: &YamlNode) -> Result<Vec<(Placeholder, ValueSource)>, Wrong> {
 }
 
 fn repeated(node: &YamlNode) -> Result<Echo, Wrong> {
-    let found = FORMS.into_iter().find(|form| node.text() == Some(form.name()));
-    found.ok_or_else(|| Wrong::at(node.line, "`echo` has to be plain, whole, text or bare"))
+    node.text().and_then(Echo::named).ok_or_else(|| Wrong::at(node.line, "`echo` has to be plain, whole, text or bare"))
 }
 
 fn request_line(node: &YamlNode) -> Result<(String, String), Wrong> {
@@ -237,8 +235,7 @@ fn answer(node: &YamlNode, unknown: &mut Vec<(usize, String)>) -> Result<Recorde
     answer.made = made_beside(&answer.content, node)?;
     if let Some((line, text)) = fault {
         let after_events = usize::try_from(after_events).unwrap_or(usize::MAX);
-        let form = BreakForm::ALL.into_iter().find(|form| form.name() == text);
-        answer.fault = form.map(|form| TransportFault { form, after_events });
+        answer.fault = BreakForm::named(&text).map(|form| TransportFault { form, after_events });
         answer.planned = answer.fault.is_none().then_some(PlannedFault { line, text });
     }
     Ok(answer)

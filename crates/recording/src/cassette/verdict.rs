@@ -155,7 +155,7 @@ impl GuardVerdict {
     pub(super) fn read(entries: &[YamlEntry], line: usize) -> Result<Self, Wrong> {
         let of = |key: &str| entries.iter().find(|entry| entry.key == key);
         let name = of("verdict").and_then(|entry| entry.value.text()).unwrap_or_default();
-        let Some(kind) = VerdictKind::ALL.into_iter().find(|kind| kind.name() == name) else {
+        let Some(kind) = VerdictKind::named(name) else {
             let names = VerdictKind::ALL.map(VerdictKind::name).join(", ");
             return Err(Wrong::at(line, format!("`answer.verdict` has to be {names}")));
         };

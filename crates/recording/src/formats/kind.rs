@@ -47,8 +47,7 @@ impl TraceFormat {
     pub fn of_name(path: &Path) -> Self {
         let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
         let stem = name.trim_end_matches(".gz").trim_end_matches(".jsonl").trim_end_matches(".json");
-        let ending = stem.rsplit_once('.').map(|(_, ending)| ending);
-        Self::ALL.into_iter().find(|kind| ending == Some(kind.name())).unwrap_or(Self::Trace)
+        stem.rsplit_once('.').and_then(|(_, ending)| Self::named(ending)).unwrap_or(Self::Trace)
     }
 
     /// The format that only its objects have; `None` where it could be several or none.

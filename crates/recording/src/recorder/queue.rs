@@ -78,33 +78,33 @@ impl<T> Queue<T> {
     pub(super) fn rest_and_take(&self, batch: &mut Vec<T>, deadline: Instant) -> Taken {
         let mut state = self.state.lock();
         state.wake_at = (self.most / 4).max(1);
-        let until = deadline.min(Instant::now() + REST);
-        while !state.is_closed && state.waiting.len() < state.wake_at {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            state = self.awake.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
+        state = self.wait(state, deadline.min(Instant::now() + REST), |state| state.waiting.len() < state.wake_at);
         state.wake_at = 1;
         self.take_from(state, batch, deadline)
     }
 
-    fn take_from(&self, mut state: MutexGuard<'_, QueueState<T>>, batch: &mut Vec<T>, deadline: Instant) -> Taken {
-        loop {
-            if !state.waiting.is_empty() {
-                mem::swap(&mut state.waiting, batch);
-                return Taken::Some;
-            }
-            if state.is_closed {
-                return Taken::Over;
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Taken::Nothing;
-            }
-            state = self.awake.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+    fn take_from(&self, state: MutexGuard<'_, QueueState<T>>, batch: &mut Vec<T>, deadline: Instant) -> Taken {
+        let mut state = self.wait(state, deadline, |state| state.waiting.is_empty());
+        if !state.waiting.is_empty() {
+            mem::swap(&mut state.waiting, batch);
+            Taken::Some
+        } else if state.is_closed {
+            Taken::Over
+        } else {
+            Taken::Nothing
         }
+    }
+
+    /// Waits while too little is there, until a time or the end of the queue.
+    fn wait<'s>(
+        &self,
+        state: MutexGuard<'s, QueueState<T>>,
+        until: Instant,
+        is_too_little: impl Fn(&QueueState<T>) -> bool,
+    ) -> MutexGuard<'s, QueueState<T>> {
+        let left = until.saturating_duration_since(Instant::now());
+        let waits = |state: &mut QueueState<T>| !state.is_closed && is_too_little(state);
+        self.awake.wait_timeout_while(state, left, waits).unwrap_or_else(PoisonError::into_inner).0
     }
 }
 

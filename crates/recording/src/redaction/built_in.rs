@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use regex::Regex;
 
-use super::patterns::{BUILT_IN, SecretPattern};
+use super::patterns::{BUILT_IN, SecretShape};
 
 /// The word for all shapes of personal data.
 const ALL: &str = "all";
@@ -24,15 +24,15 @@ pub(super) struct BuiltIn {
 
 #[derive(Debug)]
 pub(super) struct CompiledPattern {
-    pub(super) pattern: &'static SecretPattern,
+    pub(super) pattern: &'static SecretShape,
     /// Its name.
     pub(super) kind: Arc<str>,
     regex: OnceLock<Option<Regex>>,
 }
 
 impl CompiledPattern {
-    fn new(pattern: &'static SecretPattern) -> Self {
-        Self { pattern, kind: Arc::from(pattern.name), regex: OnceLock::new() }
+    fn new(pattern: &'static SecretShape) -> Self {
+        Self { pattern, kind: Arc::from(pattern.kind), regex: OnceLock::new() }
     }
 
     /// The expression, which is compiled with the first use.
@@ -51,7 +51,7 @@ pub(super) fn all() -> u64 {
 
 /// A bit for each pattern of personal data of this kind, or of any.
 pub(super) fn personal(kind: &str) -> u64 {
-    bits(|pattern| pattern.is_personal && (kind == ALL || pattern.name == kind))
+    bits(|pattern| pattern.is_personal && (kind == ALL || pattern.kind == kind))
 }
 
 /// A bit for each pattern of keys and tokens.
@@ -60,7 +60,7 @@ pub(super) fn secrets() -> u64 {
 }
 
 /// A bit for each pattern that is so.
-fn bits(is_so: impl Fn(&SecretPattern) -> bool) -> u64 {
+fn bits(is_so: impl Fn(&SecretShape) -> bool) -> u64 {
     let found = BUILT_IN.iter().enumerate().filter(|(_, pattern)| is_so(pattern));
     found.fold(0, |bits, (at, _)| bits | 1_u64 << at)
 }
@@ -72,7 +72,7 @@ impl BuiltIn {
     }
 
     fn new() -> Self {
-        let signs = |(at, pattern): (usize, &SecretPattern)| pattern.signs.iter().map(move |sign| (at, *sign));
+        let signs = |(at, pattern): (usize, &SecretShape)| pattern.signs.iter().map(move |sign| (at, *sign));
         let (of_sign, signs): (Vec<usize>, Vec<&str>) = BUILT_IN.iter().enumerate().flat_map(signs).unzip();
         let kind = Some(AhoCorasickKind::DFA);
         let signs = AhoCorasick::builder().ascii_case_insensitive(true).kind(kind).build(signs).ok();
@@ -129,7 +129,7 @@ mod tests {
         for CompiledPattern { pattern, .. } in built_in.chosen(built_in.always) {
             let rest = simple.replace_all(pattern.regex, "");
             let rest = counts.replace_all(&rest, "");
-            assert!(!rest.contains(['*', '+', '{', '[', '.', '\\']), "{}: {rest}", pattern.name);
+            assert!(!rest.contains(['*', '+', '{', '[', '.', '\\']), "{}: {rest}", pattern.kind);
         }
     }
 

@@ -8,30 +8,47 @@ use std::ops::Range;
 
 use self::numbers::{is_card, is_iban, is_phone, is_ssn};
 
+/// A shape of secrets, by which they are found.
 #[derive(Debug)]
-pub(super) struct SecretPattern {
-    pub(super) name: &'static str,
-    /// What it finds, for people.
-    pub(super) what: &'static str,
+pub struct SecretShape {
+    /// Its name in placeholders.
+    pub kind: &'static str,
+    /// What has it, for people.
+    pub what: &'static str,
+    /// It is personal data, which is looked for where that is requested.
+    pub is_personal: bool,
     /// Texts of which every such secret has one, in any case; whatever has none of them need not be searched. None where every
     /// text is.
     pub(super) signs: &'static [&'static str],
     /// The expression; where it has a group, the group is the secret.
     pub(super) regex: &'static str,
-    /// What else has to be so of a match in its text.
-    pub(super) holds: fn(&str, &Range<usize>) -> bool,
-    /// It is personal data, which is looked for where that is requested.
-    pub(super) is_personal: bool,
+    /// What else has to be so of a match.
+    pub(super) holds: fn(&MatchedText<'_>) -> bool,
+}
+
+/// A match of an expression, in its text.
+#[derive(Debug)]
+pub(super) struct MatchedText<'t> {
+    before: &'t str,
+    text: &'t str,
+    after: &'t str,
+}
+
+impl<'t> MatchedText<'t> {
+    pub(super) fn of(text: &'t str, span: &Range<usize>) -> Self {
+        let part = |range: Range<usize>| text.get(range).unwrap_or_default();
+        Self { before: part(0..span.start), text: part(span.clone()), after: part(span.end..text.len()) }
+    }
 }
 
 type Signs = &'static [&'static str];
 
-const fn pattern(name: &'static str, what: &'static str, signs: Signs, regex: &'static str) -> SecretPattern {
-    SecretPattern { name, what, signs, regex, holds: always, is_personal: false }
+const fn pattern(kind: &'static str, what: &'static str, signs: Signs, regex: &'static str) -> SecretShape {
+    SecretShape { kind, what, is_personal: false, signs, regex, holds: |_| true }
 }
 
-impl SecretPattern {
-    const fn only(self, holds: fn(&str, &Range<usize>) -> bool) -> Self {
+impl SecretShape {
+    const fn only(self, holds: fn(&MatchedText<'_>) -> bool) -> Self {
         Self { holds, ..self }
     }
 
@@ -40,74 +57,51 @@ impl SecretPattern {
     }
 }
 
-fn always(_: &str, _: &Range<usize>) -> bool {
-    true
-}
-
 /// Whether it is no word of a language.
-fn is_encoded(text: &str, span: &Range<usize>) -> bool {
-    let text = text.get(span.clone()).unwrap_or_default();
-    text.contains(|c: char| c.is_ascii_uppercase()) && text.contains(|c: char| c.is_ascii_digit() || c == '=')
+fn is_encoded(found: &MatchedText<'_>) -> bool {
+    found.text.contains(|c: char| c.is_ascii_uppercase())
+        && found.text.contains(|c: char| c.is_ascii_digit() || c == '=')
 }
 
 /// Whether it has digits, which names of places and things seldom have.
-fn has_digits(text: &str, span: &Range<usize>) -> bool {
-    text.get(span.clone()).is_some_and(|text| text.bytes().filter(u8::is_ascii_digit).count() >= 4)
+fn has_digits(found: &MatchedText<'_>) -> bool {
+    found.text.bytes().filter(u8::is_ascii_digit).count() >= 4
 }
 
 /// Whether it has letters of both cases and digits.
-fn is_mixed(text: &str, span: &Range<usize>) -> bool {
-    is_encoded(text, span) && text.get(span.clone()).is_some_and(|text| text.contains(|c: char| c.is_ascii_lowercase()))
+fn is_mixed(found: &MatchedText<'_>) -> bool {
+    is_encoded(found) && found.text.contains(|c: char| c.is_ascii_lowercase())
 }
 
 /// Whether a value after a secret's name is more than a word, a variable or a mask.
-fn is_credible(text: &str, span: &Range<usize>) -> bool {
-    let value = text.get(span.clone()).unwrap_or_default();
-    let has = |is: fn(char) -> bool| value.contains(is);
+fn is_credible(found: &MatchedText<'_>) -> bool {
+    let has = |is: fn(char) -> bool| found.text.contains(is);
     let is_mixed = has(|c| c.is_ascii_digit()) && has(|c| c.is_alphabetic());
     let is_odd = has(|c| "!@#^&*+~".contains(c)) && has(char::is_alphanumeric);
-    value.len() >= 6 && !value.starts_with(['$', '<', '%', '{', '*', '(']) && (is_mixed || is_odd)
+    found.text.len() >= 6 && !found.text.starts_with(['$', '<', '%', '{', '*', '(']) && (is_mixed || is_odd)
 }
 
 /// Whether it has many letters and digits in a row with several of each, as names of models, versions and times do not.
-fn is_random(text: &str, span: &Range<usize>) -> bool {
-    let mut runs = text.get(span.clone()).unwrap_or_default().split(|c: char| !c.is_ascii_alphanumeric());
-    runs.any(|run| {
+fn is_random(found: &MatchedText<'_>) -> bool {
+    found.text.split(|c: char| !c.is_ascii_alphanumeric()).any(|run| {
         let digits = run.bytes().filter(u8::is_ascii_digit).count();
         run.len() >= 16 && digits >= 3 && run.len() - digits >= 3
     })
 }
 
 /// Whether what stands between a user and a host in a URL is more than a port with a path.
-fn is_no_port(text: &str, span: &Range<usize>) -> bool {
-    let value = text.get(span.clone()).unwrap_or_default();
-    let (before, _) = value.split_once('/').unwrap_or((value, ""));
+fn is_no_port(found: &MatchedText<'_>) -> bool {
+    let (before, _) = found.text.split_once('/').unwrap_or((found.text, ""));
     !before.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// A shape of secrets, as people choose it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SecretShape {
-    /// Its name in placeholders.
-    pub kind: &'static str,
-    /// What has it.
-    pub what: &'static str,
-    /// It is personal data, which is looked for where that is requested.
-    pub is_personal: bool,
-}
-
 /// Shapes by which secrets are found.
-pub fn shapes() -> impl Iterator<Item = SecretShape> {
-    let shape = |pattern: &SecretPattern| SecretShape {
-        kind: pattern.name,
-        what: pattern.what,
-        is_personal: pattern.is_personal,
-    };
-    BUILT_IN.iter().map(shape)
+pub fn shapes() -> impl Iterator<Item = &'static SecretShape> {
+    BUILT_IN.iter()
 }
 
 /// The shapes that are known. The names stay as they are, since placeholders in cassettes have them.
-pub(super) const BUILT_IN: &[SecretPattern] = &[
+pub(super) const BUILT_IN: &[SecretShape] = &[
     pattern(
         "private_key",
         "private keys: PEM of any kind (RSA, EC, OpenSSH, PGP…), PuTTY",

@@ -8,7 +8,7 @@ use super::{
     built_in::{self, BuiltIn},
     known::KnownSecrets,
     names,
-    patterns::shapes,
+    patterns::{MatchedText, shapes},
     percent::Decoded,
     placeholder::{self, PLACEHOLDER},
 };
@@ -295,9 +295,9 @@ impl RedactionRules {
         let possible = BuiltIn::shared().possible(text) & self.enabled;
         for compiled in BuiltIn::shared().chosen(possible) {
             let Some(regex) = compiled.regex() else { continue };
-            let by = if GENERIC.contains(&compiled.pattern.name) { By::GenericShape } else { By::Shape };
+            let by = if GENERIC.contains(&compiled.pattern.kind) { By::GenericShape } else { By::Shape };
             let spans = matched(regex, text).filter_map(|span| after_escape(text, span));
-            let spans = spans.filter(|span| (compiled.pattern.holds)(text, span));
+            let spans = spans.filter(|span| (compiled.pattern.holds)(&MatchedText::of(text, span)));
             found.extend(spans.map(|span| (span, by, Arc::clone(&compiled.kind))));
         }
         possible.count_ones() as usize

@@ -3,6 +3,7 @@
 use std::{borrow::Cow, ops::Range};
 
 use super::trail::Trail;
+use crate::children::{number_length, string_length};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ValueStep<'a> {
@@ -50,21 +51,21 @@ pub(super) fn leaves<'r, 'a>(text: &'a str, mut trail: Trail<'r, 'a>, mut each: 
             b'}' | b']' => trail.leave(),
             b',' => trail.next(),
             b'"' => {
-                let end = string_end(bytes, at);
-                let token = text.get(at..end.unwrap_or(bytes.len())).unwrap_or_default();
+                let length = string_length(bytes.get(at..).unwrap_or_default());
+                let token = text.get(at..length.map_or(bytes.len(), |length| at + length)).unwrap_or_default();
                 if trail.awaits_key() {
                     trail.key(ValueStep::Key(Some(decoded(token))));
                 } else {
                     let decoded = decoded(token);
                     trail.note(&decoded);
-                    let value = Scalar::Text { decoded, is_cut: end.is_none() };
+                    let value = Scalar::Text { decoded, is_cut: length.is_none() };
                     each(&trail, Leaf { span: at..at + token.len(), value });
                 }
                 at += token.len().max(1);
                 continue;
             }
             b'-' | b'0'..=b'9' => {
-                let digits = bytes.iter().skip(at).take_while(|byte| is_of_number(**byte)).count();
+                let digits = number_length(bytes.get(at..).unwrap_or_default());
                 let span = at..at + digits;
                 let number = text.get(span.clone()).unwrap_or_default();
                 each(&trail, Leaf { span, value: Scalar::Number(number) });
@@ -74,22 +75,6 @@ pub(super) fn leaves<'r, 'a>(text: &'a str, mut trail: Trail<'r, 'a>, mut each: 
             _ => {}
         }
         at += 1;
-    }
-}
-
-fn is_of_number(byte: u8) -> bool {
-    matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E')
-}
-
-/// Where the string that begins at `start` ends, its closing quote included; `None` where it does not.
-fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
-    let mut at = start + 1;
-    loop {
-        match bytes.get(at)? {
-            b'"' => return Some(at + 1),
-            b'\\' => at += 2,
-            _ => at += 1,
-        }
     }
 }
 

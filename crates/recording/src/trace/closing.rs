@@ -9,7 +9,6 @@
 use std::{
     fs::File,
     io::{self, Read, Seek, SeekFrom},
-    path::Path,
     sync::Arc,
 };
 
@@ -20,7 +19,7 @@ use super::CaptureEnd;
 use base::lock::Lock;
 
 /// Bytes of a file that are looked at; no closing member is as long.
-pub(super) const MOST_BYTES: usize = 4096;
+const MOST_BYTES: usize = 4096;
 /// A gzip header with a comment and nothing else: no time, no flags of the compressor, no operating system.
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0x10, 0, 0, 0, 0, 0, 255];
 /// The end of the comment, nothing compressed, its checksum and its length.
@@ -61,8 +60,7 @@ impl LastBytes {
     }
 
     /// Of a file as it is now.
-    pub(super) fn of_file(path: &Path) -> io::Result<Self> {
-        let mut file = File::open(path)?;
+    pub(super) fn of_file(mut file: &File) -> io::Result<Self> {
         let length = file.metadata()?.len();
         file.seek(SeekFrom::Start(length.saturating_sub(MOST_BYTES as u64)))?;
         let mut bytes = Vec::with_capacity(MOST_BYTES);

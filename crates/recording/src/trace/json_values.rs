@@ -18,8 +18,6 @@ pub struct JsonValues {
     lines: NumberedLines,
     /// Objects go on over lines, or share one.
     is_spread: bool,
-    /// The first line was read to see which, and is not handed out yet.
-    has_first: bool,
     scan: Scan,
 }
 
@@ -30,17 +28,13 @@ impl JsonValues {
     }
 
     fn over(mut lines: NumberedLines) -> Result<Self, TraceError> {
-        let (mut is_spread, mut has_first) = (lines.peek()? == Some(b'['), false);
-        if !is_spread {
-            has_first = matches!(lines.fetch(0)?, Fetched::Whole | Fetched::Tail);
-            is_spread = has_first && is_begin(lines.line());
-        }
-        if is_spread && has_first {
+        let mut is_spread = lines.peek()? == Some(b'[');
+        if !is_spread && matches!(lines.fetch(0)?, Fetched::Whole | Fetched::Tail) {
+            is_spread = is_begin(lines.line());
             lines.unread_line();
-            has_first = false;
         }
         let scan = Scan { line: lines.number() + 1, ..Scan::default() };
-        Ok(Self { lines, is_spread, has_first, scan })
+        Ok(Self { lines, is_spread, scan })
     }
 
     /// The next object as text, with the line on which it begins, from 1; `None` at the end.
@@ -49,11 +43,7 @@ impl JsonValues {
         if self.is_spread {
             return self.next_spread();
         }
-        let has_line = std::mem::take(&mut self.has_first)
-            || match self.lines.fetch(0)? {
-                Fetched::Whole | Fetched::Tail => true,
-                Fetched::CutHere | Fetched::Over => false,
-            };
+        let has_line = matches!(self.lines.fetch(0)?, Fetched::Whole | Fetched::Tail);
         Ok(has_line.then(|| (self.lines.number(), self.lines.line())))
     }
 

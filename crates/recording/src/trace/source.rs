@@ -107,7 +107,7 @@ impl NumberedLines {
         if !found.is_file() {
             return Self::of_stream(path.to_owned(), input, Some(promised), progress);
         }
-        let tail = LastBytes::of_file(path).map_err(failed)?;
+        let tail = File::open(path).and_then(|file| LastBytes::of_file(&file)).map_err(failed)?;
         let input = CountedInput { input, read: 0, progress: Arc::clone(&progress), followed: None };
         let input = BufReader::with_capacity(BUFFER, input);
         Self::sniff(path.to_owned(), Box::new(input), Some(promised), tail, progress)?.on_threads(found.len())

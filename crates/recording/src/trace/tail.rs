@@ -14,7 +14,8 @@ use std::{
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{
-    CaptureEnd, closing,
+    CaptureEnd,
+    closing::LastBytes,
     gunzip::{MemberState, inflate, new_member},
     gzip_members::may_be_header,
     raw::is_incomplete,
@@ -53,7 +54,7 @@ pub(super) struct Repair {
 }
 
 /// Looks at the tail of `file`.
-pub(super) fn survey(mut file: &File, packing: Packing) -> io::Result<Survey> {
+pub(super) fn survey(file: &File, packing: Packing) -> io::Result<Survey> {
     let length = file.metadata()?.len();
     let mut tail = TAIL;
     loop {
@@ -65,10 +66,7 @@ pub(super) fn survey(mut file: &File, packing: Packing) -> io::Result<Survey> {
         if let Some(mut survey) = found {
             survey.is_whole = start == 0;
             if packing == Packing::Gzip && survey.end.is_none() {
-                file.seek(SeekFrom::Start(length.saturating_sub(closing::MOST_BYTES as u64)))?;
-                let mut last = Vec::new();
-                file.read_to_end(&mut last)?;
-                survey.end = closing::LastBytes::of(&last).end();
+                survey.end = LastBytes::of_file(file)?.end();
             }
             return Ok(survey);
         }

@@ -50,8 +50,7 @@ impl FromStr for Concern {
     type Err = UnknownConcern;
 
     fn from_str(text: &str) -> Result<Self, UnknownConcern> {
-        let named = Self::ALL.into_iter().find(|concern| concern.name() == text.trim());
-        named.ok_or_else(|| UnknownConcern(text.to_owned()))
+        Self::named(text.trim()).ok_or_else(|| UnknownConcern(text.to_owned()))
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -35,7 +35,7 @@ use engine_core::{
     layout::{KNOWN_VERSIONS, VersionFamily},
     outputs::{WireFinish, WireOutput, WireOutputs},
     request::{RequestType, aborted, client_request},
-    zmtp::HeldBytes,
+    zmtp::{HeldBytes, HeldShare},
     zmtp_reader::{ZmtpReader, ZmtpUnit},
 };
 use recording::trace::{Endpoint, FinishReason, Outcome};
@@ -53,7 +53,7 @@ const REQUEST_FRAMES: usize = 2;
 const MOST_OPEN: usize = 1 << 16;
 
 /// Bytes of prompts of requests that are observed at once.
-const MOST_PROMPT_BYTES: usize = 256 << 20;
+const MOST_PROMPT_BYTES: u64 = 256 << 20;
 
 #[derive(Debug)]
 pub(super) struct CoreObserver {
@@ -64,7 +64,7 @@ pub(super) struct CoreObserver {
     messages: CoreMessages,
     open: Lock<OpenRequests>,
     connections: AtomicU64,
-    prompt_bytes: AtomicUsize,
+    prompts: HeldBytes,
     held: HeldBytes,
     unread: RateLimitedLog,
     /// The last one that the log names.
@@ -89,7 +89,7 @@ struct OpenCoreRequest {
     prompt_tokens: Option<u32>,
     cached_tokens: Option<u32>,
     output_tokens: u32,
-    prompt_bytes: usize,
+    _prompt_bytes: HeldShare,
     group: Option<String>,
 }
 
@@ -108,7 +108,7 @@ impl CoreObserver {
             messages: CoreMessages::default(),
             open: Lock::default(),
             connections: AtomicU64::new(0),
-            prompt_bytes: AtomicUsize::new(0),
+            prompts: HeldBytes::new(MOST_PROMPT_BYTES),
             held: HeldBytes::new(MOST_HELD),
             unread: RateLimitedLog::default(),
             unknown_version: Lock::default(),
@@ -178,10 +178,9 @@ impl CoreObserver {
         if self.in_progress() >= MOST_OPEN {
             return metrics.skip(Skipped::Incomplete);
         }
-        let open = self.open(connection, request, model);
+        let (id, mut open) = self.open(connection, request, model);
         let mut all = self.open.lock();
         let OpenRequests { by_id, groups } = &mut *all;
-        let (id, mut open) = open;
         if let Some(key) = &open.group {
             let arrival = open.exchange.observed.arrival;
             let (count, name) =
@@ -204,10 +203,9 @@ impl CoreObserver {
         let (index, name) = client_request(&id, external_id.as_deref());
         let endpoint = if request.is_pooling { Endpoint::Embeddings } else { endpoint_of(&name) };
         let prompt_tokens = prompt_ids.as_ref().map(|ids| u32::try_from(ids.len()).unwrap_or(u32::MAX));
-        let bytes = prompt_ids.as_ref().map_or(0, |ids| ids.len() * size_of::<u32>());
-        let mut prompt_bytes = bytes;
-        if self.prompt_bytes.fetch_add(bytes, Relaxed) + bytes > MOST_PROMPT_BYTES {
-            self.prompt_bytes.fetch_sub(std::mem::take(&mut prompt_bytes), Relaxed);
+        let mut held = self.prompts.share();
+        if !held.add(prompt_ids.as_ref().map_or(0, |ids| (ids.len() * size_of::<u32>()) as u64)) {
+            held.clear();
             prompt_ids = None;
             self.shared.metrics.recorder.hashes_skipped.fetch_add(1, Relaxed);
         }
@@ -235,7 +233,7 @@ impl CoreObserver {
             prompt_tokens,
             cached_tokens: None,
             output_tokens: 0,
-            prompt_bytes,
+            _prompt_bytes: held,
             group: index.map(|_| name),
         };
         (id, open)
@@ -292,7 +290,6 @@ impl CoreObserver {
     }
 
     fn finish(&self, mut open: OpenCoreRequest, outcome: Outcome) {
-        self.prompt_bytes.fetch_sub(open.prompt_bytes, Relaxed);
         let prompt = open.prompt_tokens.unwrap_or(0);
         let observed = &mut open.exchange.observed;
         observed.usage = Some(EngineUsage::of(prompt, open.output_tokens, open.cached_tokens));
@@ -322,7 +319,7 @@ impl CoreObserver {
         self.capabilities.set_facts(Some(settings));
     }
 
-    /// Says once of a version that is not known what becomes of its messages.
+    /// Warns once of an unknown version of vLLM.
     fn warn_of(&self, version: &str) {
         let is_known = VersionFamily::of_version(version).is_some();
         if !is_known && self.unknown_version.lock().replace(version.to_owned()).as_deref() != Some(version) {
@@ -412,14 +409,14 @@ pub(super) struct SideObserver {
     reader: ZmtpReader,
 }
 
-/// What a side of a connection says.
+/// Messages that a side of a connection sends.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum RelayedSide {
     /// The front end's requests, by the connection of this number.
     Requests(u64),
-    /// That an engine is ready for them.
+    /// The settings of an engine that is ready.
     Ready,
-    /// What an engine's steps gave.
+    /// Outputs of an engine's steps.
     Outputs,
 }
 

@@ -16,7 +16,7 @@ use std::{
 };
 
 use bytes::BytesMut;
-use engine_core::zmtp::{FrameLimits, Frames, PATIENCE, put_frame};
+use engine_core::zmtp::{FrameLimits, Frames, HANDSHAKE_TIMEOUT, put_frame};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -53,7 +53,7 @@ where
     loop {
         let Ok((peer, _)) = listener.accept().await else {
             // There are no more descriptors, for now.
-            tokio::time::sleep(PATIENCE / 10).await;
+            tokio::time::sleep(HANDSHAKE_TIMEOUT / 10).await;
             continue;
         };
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };

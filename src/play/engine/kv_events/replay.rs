@@ -16,7 +16,7 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
-use engine_core::zmtp::{COMMAND, Frames, MORE, PATIENCE, greeting, is_spoken, put_frame};
+use engine_core::zmtp::{COMMAND, Frames, HANDSHAKE_TIMEOUT, MORE, check_greeting, greeting, put_frame};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     time::timeout,
@@ -89,9 +89,9 @@ pub(super) async fn answer(
     shared: Arc<PublisherState>,
 ) -> io::Result<()> {
     let mut frames = Frames::new(from, OF_PEERS);
-    let mut client = ReplayClient { to, shared: &shared, patience: PATIENCE };
+    let mut client = ReplayClient { to, shared: &shared, patience: HANDSHAKE_TIMEOUT };
     client.write(&greeting()[..]).await?;
-    is_spoken(&frames.greeting().await?)?;
+    check_greeting(&frames.greeting().await?)?;
     let mut ready = Vec::new();
     put_frame(&mut ready, COMMAND, READY.len());
     ready.extend_from_slice(READY);

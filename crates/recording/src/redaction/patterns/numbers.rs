@@ -1,21 +1,16 @@
 //! Numbers that are secrets or personal data, by their digits.
 
-use std::ops::Range;
+use super::MatchedText;
 
 /// Whether the digits have the check digit of a card's number and begin as those of a network do; decimal places are none.
-pub(super) fn is_card(text: &str, span: &Range<usize>) -> bool {
-    let before = text.get(..span.start).unwrap_or_default().as_bytes();
-    if let [.., digit, b'.'] = before
-        && digit.is_ascii_digit()
-    {
-        return false;
-    }
-    let digits: Vec<u32> = text.get(span.clone()).unwrap_or_default().chars().filter_map(|c| c.to_digit(10)).collect();
+pub(super) fn is_card(found: &MatchedText<'_>) -> bool {
+    let is_decimal = matches!(found.before.as_bytes(), [.., b'0'..=b'9', b'.']);
+    let digits: Vec<u32> = found.text.chars().filter_map(|c| c.to_digit(10)).collect();
     let weighed = digits.iter().rev().enumerate().map(|(at, digit)| match at % 2 {
         0 => *digit,
         _ => digit * 2 / 10 + digit * 2 % 10,
     });
-    weighed.sum::<u32>() % 10 == 0 && is_of_network(&digits)
+    !is_decimal && weighed.sum::<u32>() % 10 == 0 && is_of_network(&digits)
 }
 
 /// Networks of cards: the first and the last of their beginnings, and how many digits they have.
@@ -53,24 +48,21 @@ fn is_of_network(digits: &[u32]) -> bool {
 }
 
 /// Whether the check digits of an IBAN are right: as one number, its first four characters last and letters from 10 on, it leaves 1 of 97.
-pub(super) fn is_iban(text: &str, span: &Range<usize>) -> bool {
-    let account = text.get(span.clone()).unwrap_or_default();
+pub(super) fn is_iban(found: &MatchedText<'_>) -> bool {
     let digits = |part: &str, before: u32| {
         part.chars().filter_map(|c| c.to_digit(36)).fold(before, |left, digit| match digit {
             0..10 => (left * 10 + digit) % 97,
             _ => (left * 100 + digit) % 97,
         })
     };
-    let (country, rest) = account.split_at_checked(4).unwrap_or_default();
+    let (country, rest) = found.text.split_at_checked(4).unwrap_or_default();
     digits(country, digits(rest, 0)) == 1
 }
 
 /// Whether a number can be a phone's: it has as many digits, and is no part of a longer number.
-pub(super) fn is_phone(text: &str, span: &Range<usize>) -> bool {
-    let number = text.get(span.clone()).unwrap_or_default();
-    let before = text.get(..span.start).unwrap_or_default().as_bytes().last();
-    let after = text.get(span.end..).unwrap_or_default().as_bytes();
-    let digits = number.bytes().filter(u8::is_ascii_digit).count();
+pub(super) fn is_phone(found: &MatchedText<'_>) -> bool {
+    let (before, after) = (found.before.as_bytes().last(), found.after.as_bytes());
+    let digits = found.text.bytes().filter(u8::is_ascii_digit).count();
     let is_part = before.is_some_and(|byte| byte.is_ascii_alphanumeric() || b"._-/".contains(byte))
         || after.first().is_some_and(u8::is_ascii_digit)
         || matches!(after, [b'-' | b'.' | b'/', next, ..] if next.is_ascii_digit());
@@ -78,11 +70,10 @@ pub(super) fn is_phone(text: &str, span: &Range<usize>) -> bool {
 }
 
 /// Whether a number can be a social security number: some were never given out.
-pub(super) fn is_ssn(text: &str, span: &Range<usize>) -> bool {
+pub(super) fn is_ssn(found: &MatchedText<'_>) -> bool {
     let is_part = |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'-');
-    let number = text.get(span.clone()).unwrap_or_default();
-    let (before, after) = (text.get(..span.start).unwrap_or_default(), text.get(span.end..).unwrap_or_default());
+    let number = found.text;
     let never = number.starts_with("000") || number.starts_with("666") || number.starts_with('9');
     let never = never || number.contains("-00-") || number.ends_with("0000");
-    !never && !is_part(before.as_bytes().last()) && !is_part(after.as_bytes().first())
+    !never && !is_part(found.before.as_bytes().last()) && !is_part(found.after.as_bytes().first())
 }

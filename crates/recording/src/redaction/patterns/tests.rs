@@ -5,7 +5,7 @@ use crate::redaction::{RedactionRules, Redactor};
 
 #[test]
 fn cards_have_a_network_and_a_check_digit_and_are_no_decimals() {
-    let is_card = |text: &str, from: usize| is_card(text, &(from..text.len()));
+    let is_card = |text: &str, from: usize| is_card(&MatchedText::of(text, &(from..text.len())));
     for card in [
         "4111111111111111",
         "5500-0000-0000-0004",
@@ -26,7 +26,7 @@ fn cards_have_a_network_and_a_check_digit_and_are_no_decimals() {
 
 #[test]
 fn a_value_after_a_name_is_more_than_a_word() {
-    let is_credible = |text: &str| is_credible(text, &(0..text.len()));
+    let is_credible = |text: &str| is_credible(&MatchedText::of(text, &(0..text.len())));
     for value in ["hunter2", "p@ssword", "a1b2c3d4"] {
         assert!(is_credible(value), "{value}");
     }
@@ -226,12 +226,12 @@ fn every_row_of_the_table_finds_its_secrets_and_keeps_what_is_like_them() {
         let regex = Regex::new(pattern.regex).unwrap();
         let finds = |text: &str| {
             let groups = regex.captures_iter(text).filter_map(|groups| groups.get(1).or_else(|| groups.get(0)));
-            groups.map(|group| group.range()).any(|span| (pattern.holds)(text, &span))
+            groups.map(|group| group.range()).any(|span| (pattern.holds)(&MatchedText::of(text, &span)))
         };
         let clean = |text: &str| Redactor::new(&rules).text(text).unwrap_or_else(|| text.to_owned());
         let (text, near) = (format!("say {found}{} now", end_of(row)), format!("say {near} now"));
         assert!(
-            finds(&text) && clean(&text).contains(&format!("[REDACTED:{}:1]", pattern.name)),
+            finds(&text) && clean(&text).contains(&format!("[REDACTED:{}:1]", pattern.kind)),
             "{row}: {}",
             clean(&text)
         );
