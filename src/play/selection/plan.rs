@@ -18,7 +18,10 @@ use crate::{
             parse::ParsedBy,
         },
         load::account::TraceSession,
-        recorded::{errors::RefusedRequest, failure::RecordedFailure},
+        recorded::{
+            errors::{RefusedRequest, RequestRecords},
+            failure::RecordedFailure,
+        },
         request::{
             admitted::{AdmittedPrompt, most_tokens},
             blocking::check_cancelled,
@@ -69,7 +72,7 @@ pub(in crate::play) struct PlannedAnswer {
     pub(in crate::play) cached: CacheUse,
 }
 
-/// Id, session and time of a request, and its recorded errors.
+/// Id, session and time of a request, and what is found by it.
 pub(in crate::play) struct RequestOrigin {
     pub(in crate::play) request_id: Option<String>,
     /// Of the header, for KV events.
@@ -77,7 +80,7 @@ pub(in crate::play) struct RequestOrigin {
     /// The data parallel rank of the header.
     pub(in crate::play) rank: Option<i128>,
     pub(in crate::play) session: Option<Arc<TraceSession>>,
-    pub(in crate::play) errors: Vec<usize>,
+    pub(in crate::play) recorded: RequestRecords,
     pub(in crate::play) at: Instant,
     /// Choices of the same request that were requested before, as requests of their own.
     pub(in crate::play) choices_before: usize,
@@ -95,12 +98,12 @@ pub(in crate::play) fn plan(
     prompts: Vec<AdmittedPrompt>,
     from: RequestOrigin,
 ) -> Result<AnswerPlan, ApiError> {
-    let RequestOrigin { request_id, session_id, session, errors, at, choices_before, wants_values, .. } = from;
+    let RequestOrigin { request_id, session_id, session, recorded, at, choices_before, wants_values, .. } = from;
     let refused = |error| {
         // No record of an error is consumed for a client that has left.
         check_cancelled().err().unwrap_or_else(|| {
             let (request_id, session) = (request_id.as_deref(), session.as_deref());
-            RefusedRequest { error, request_id, session, errors: &errors }.replayed(state).0
+            RefusedRequest { error, request_id, session, recorded: &recorded }.replayed(state).0
         })
     };
     let checked = from.refused.map_or_else(|| last_checks(state, request, from.rank), Err).map_err(refused);
@@ -128,7 +131,7 @@ pub(in crate::play) fn plan(
             choices,
             choices_before: at.saturating_mul(choices).saturating_add(choices_before),
             session: session.as_deref(),
-            errors: if at == 0 { &errors } else { &[] },
+            recorded: Some(&recorded).filter(|_| at == 0),
             prompt: &prompt.read,
             is_greedy,
             rules: rules.as_ref(),
