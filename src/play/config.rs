@@ -87,8 +87,8 @@ base::with_defaults! {
         pub tokenizer: TokenizerSource = TokenizerSource::BuiltIn,
         /// Names under which the model is served; empty takes the trace's or the tokenizer's name.
         pub served_model_names: Vec<String>,
-        /// Prompt and output tokens that a request may have together; `None` for [`DEFAULT_MODEL_LEN`], or as many as the
-        /// longest record has where that is more.
+        /// Prompt and output tokens that a request may have together; `None` for those of the recorded engine, else [`DEFAULT_MODEL_LEN`],
+        /// or as many as the longest record has where that is more.
         pub max_model_len: Option<u32>,
         /// Tokens per block of the prefix cache; without it the trace's (vLLM's `--block-size`).
         pub block_size: Option<NonZeroU32>,

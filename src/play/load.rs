@@ -82,7 +82,7 @@ pub(super) fn load(config: &Config) -> Result<LoadedSources, PlayError> {
     }
     let tokenizer = tokenizer(config, &name, &records)?;
     records.sort();
-    let usual = || advice::longest(&records).max(DEFAULT_MODEL_LEN);
+    let usual = || advice::longest(&records).max(recorded_model_length(&records).unwrap_or(DEFAULT_MODEL_LEN));
     let max_model_len = model_length(config, records.meta.block_size, usual);
     check_ids(&records, &tokenizer)?;
     let hasher = hasher(&records.meta, config)?;
@@ -126,6 +126,12 @@ fn without_trace(config: &Config) -> Result<LoadedSources, PlayError> {
     let max_model_len = model_length(config, None, || DEFAULT_MODEL_LEN);
     let (model, recorded_models) = (tokenizer.name().to_owned(), Vec::new());
     Ok(LoadedSources { replay: None, model, recorded_models, tokenizer, max_model_len })
+}
+
+/// The length that the recorded engine's model has, where its trace names it.
+fn recorded_model_length(records: &Store) -> Option<u32> {
+    let length = records.meta.extra.get("upstream")?.get("max_model_len")?.as_u64()?;
+    u32::try_from(length).ok().filter(|length| *length > 0)
 }
 
 /// Prompt and output tokens that a request may have together: as configured, or as many as are usual and fit an engine's cache.

@@ -386,6 +386,28 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_recorded_engine_has_the_length_of_its_model() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.jsonl");
+        for (upstream, prompt_tokens, typed, expected) in [
+            ("{}", 4, None, 32_768),
+            (r#"{"max_model_len":4096}"#, 4, None, 4096),
+            (r#"{"max_model_len":4096}"#, 4, Some(512), 512),
+            (r#"{"max_model_len":4096}"#, 5000, None, 5001),
+        ] {
+            let meta = format!(r#"{{"meta":{{"block_size":16,"upstream":{upstream}}}}}"#);
+            let record = format!(
+                r#"{{"prompt_tokens":{prompt_tokens},"output_tokens":1,"ttft_ms":1.0,"output_token_ids":[7]}}"#
+            );
+            std::fs::write(&path, format!("{meta}\n{record}\n")).unwrap();
+            let source = Source::Files(vec![path.clone()]);
+            let tokenizer = TokenizerSource::None;
+            let config = Config { source, tokenizer, max_model_len: typed, ..Config::default() };
+            assert_eq!(load::load(&config).unwrap().max_model_len, expected, "{upstream}");
+        }
+    }
+
     #[tokio::test]
     async fn a_player_of_semantic_faults_is_made_with_the_first_one_where_there_is_no_other() {
         let without = state(None);

@@ -50,9 +50,9 @@ impl Assembler {
         }
     }
 
-    /// Adds the key by which an error is matched if its prompt has no hash.
+    /// Adds the key by which an error is matched if its prompt has no hash, and takes its turn among the responses of its request.
     pub(super) fn with_request_key(&self, record: &mut Record, target: &str, body: &[u8]) {
-        if record.is_error() && record.prompt_hash.is_none() {
+        if record.is_error() {
             record.request_key = self.request_key(target, body);
         }
     }

@@ -118,7 +118,7 @@ pub(in crate::cli) struct PlayArgs {
     #[arg(long, group = "@any", value_name = "FILE", help_heading = "Model")]
     pub(in crate::cli) chat_template: Option<String>,
     /// Maximum length of prompt plus output in tokens; longer requests are refused as vLLM refuses them. 8k is 8000, 8K is 8192; auto and
-    /// -1 are the default: 32768, or the longest record's length if that is more.
+    /// -1 are the default: the recorded engine's, else 32768, or the longest record's length if that is more.
     #[arg(long, group = "@any", value_name = "N", help_heading = "Model", value_parser = model_length)]
     pub(in crate::cli) max_model_len: Option<ModelLength>,
     /// Tokens per block of the prefix cache. Default: the trace's.

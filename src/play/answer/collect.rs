@@ -16,6 +16,7 @@ use crate::{
         answer::{AnswerStep, AnswerStream, ChoiceStep},
         engine::EngineRun,
         generate::logprobs::SequenceLogprobs,
+        recorded::failure::error_of_event,
         request::{admission::Hold, blocking::off_the_loop, budget::MemoryReservation},
     },
     replay::delivery::{AbortedBy, Deliverable, STEPS, TOGETHER, Wait, Waited, deadline},
@@ -117,7 +118,7 @@ pub(in crate::play) struct Collected {
 }
 
 /// The body of an answer that is no stream, at the deadline of its last token.
-/// Errors: 500 where the record ended in a failure of the engine, an ended connection where it broke off, 400 and 503 where the answer takes too
+/// Errors: the recorded one where the record ended in a failure of the engine, else 500, an ended connection where it broke off, 400 and 503 where the answer takes too
 /// much.
 pub(in crate::play) async fn collect(
     mut answer: AnswerStream,
@@ -148,7 +149,8 @@ pub(in crate::play) async fn collect(
     }
     wait.track(latest);
     if answer.has_failed() {
-        return Err(ApiError::internal("Internal server error"));
+        let recorded = answer.parts.failing_event.as_deref().and_then(error_of_event);
+        return Err(recorded.unwrap_or_else(|| ApiError::internal("Internal server error")));
     }
     if answer.breaks_off() {
         return Err(ApiError::broken_off());

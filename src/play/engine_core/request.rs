@@ -15,6 +15,7 @@ use crate::{
     api::{ApiError, lora::LoadAdapter, token_in_out::TokenRequest},
     play::{
         ServerState,
+        recorded::errors::RequestRecords,
         request::{admitted::ValidatedRequest, model::RequestedModel, prompts::validated},
         selection::plan::{AnswerPlan, RequestOrigin, planned},
     },
@@ -67,7 +68,7 @@ pub(super) async fn begin(
         session_id: request.session_id.clone(),
         rank: Some(rank.into()),
         session: None,
-        errors: Vec::new(),
+        recorded: RequestRecords::default(),
         at: arrived,
         choices_before: choice.and_then(|choice| usize::try_from(choice).ok()).unwrap_or(prompt),
         wants_values: true,

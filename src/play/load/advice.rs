@@ -19,7 +19,9 @@ pub(in crate::play) fn warnings(
     let found = [
         unserved(trace, records, served),
         unmatchable(trace, records, order),
+        unhashed(trace, records, order),
         too_long(trace, records, model_len),
+        left(trace, records),
         without_ids(trace, records),
     ];
     found.into_iter().flatten().collect()
@@ -51,6 +53,15 @@ pub(in crate::play) fn reason(record: RecordRef<'_>) -> &'static str {
         Some(Outcome::Cut) => "that the recorder's end cut before the first token",
         Some(Outcome::Finished | Outcome::Error) | None => "without tokens and without a response",
     }
+}
+
+/// Records that have no more of their response than a client got that left.
+fn left(trace: &str, records: &Store) -> Option<String> {
+    let is_left = |record: RecordRef<'_>| record.outcome() == Some(Outcome::ClientGone) && record.output_tokens() > 0;
+    let (left, all) = (count(records, is_left)?, records.len());
+    Some(format!(
+        "{left} of the {all} records of {trace} end where their client left: what it got is served, with `finish_reason: abort`"
+    ))
 }
 
 /// Records of which only the length is known. The choices of a request may share one response.
@@ -85,6 +96,22 @@ fn unmatchable(trace: &str, records: &Store, order: &[MatchBy]) -> Option<String
     Some(format!(
         "no record of {trace} has prompt hashes: no request is found by its prompt; give requests ids such as replay-0, or \
          record again with the model's --tokenizer"
+    ))
+}
+
+/// Records without hashes among others that have them: the tap leaves them out where a prompt held a secret.
+fn unhashed(trace: &str, records: &Store, order: &[MatchBy]) -> Option<String> {
+    let is_unhashed = |record: RecordRef<'_>| {
+        record.prompt_hash().is_none() && record.request_key().is_none() && record.output_tokens() > 0
+    };
+    let is_hashed = |record: RecordRef<'_>| record.prompt_hash().is_some();
+    if !MatchBy::any_by_prompt(order) || !records.iter().any(is_hashed) {
+        return None;
+    }
+    let (without, all) = (count(records, is_unhashed)?, records.len());
+    Some(format!(
+        "{without} of the {all} records of {trace} have no prompt hashes, as those whose prompt held a secret: no request is \
+         found by its prompt there, and what is served for it may be another prompt's; give such requests ids such as replay-0"
     ))
 }
 
@@ -138,7 +165,9 @@ mod tests {
         assert!(matches!(notes.as_slice(), [one] if one.contains("no record of t.jsonl has prompt hashes")));
         assert_eq!(advised("t", &unhashed, MatchBy::Index), <[String; 0]>::default());
         let one_of_two = store(vec![Record { prompt_hash: None, ..record(1, 1) }, record(1, 1)]);
-        assert_eq!(advised("t", &one_of_two, MatchBy::Prefix), <[String; 0]>::default());
+        let notes = advised("t", &one_of_two, MatchBy::Prefix);
+        assert!(matches!(notes.as_slice(), [one] if one.starts_with("1 of the 2 records of t have no prompt hashes")));
+        assert_eq!(advised("t", &one_of_two, MatchBy::Index), <[String; 0]>::default());
     }
 
     #[test]
@@ -148,6 +177,15 @@ mod tests {
         assert!(notes[0].starts_with("1 of the 2 records of t are longer than --max-model-len 100"), "{notes:?}");
         assert!(notes[0].ends_with("the longest has 105 tokens"), "{notes:?}");
         assert!(notes[1].starts_with("1 of the 2 records of t hold no token ids"), "{notes:?}");
+    }
+
+    #[test]
+    fn records_whose_client_left_in_the_middle_are_counted() {
+        let left = Record { outcome: Some(Outcome::ClientGone), ..record(1, 1) };
+        let notes = advised("t", &store(vec![record(1, 1), left]), MatchBy::Prefix);
+        assert!(
+            matches!(notes.as_slice(), [one] if one.starts_with("1 of the 2 records of t end where their client left"))
+        );
     }
 
     #[test]

@@ -4,15 +4,16 @@ use std::collections::{HashMap, HashSet};
 
 use crate::{
     base::lock::Lock,
+    play::load::account::SessionConsumption,
     recording::trace::{RecordRef, Store},
-    replay::matching::{Keys, OnExhausted},
+    replay::matching::{Keys, Matcher, OnExhausted},
 };
 
 /// The responses of a trace.
 #[derive(Debug, Default)]
 pub(in crate::play) struct Recordings {
     paths: HashSet<Box<str>>,
-    /// The records of one request, in replay order.
+    /// The records of one request that has a response, in replay order.
     by_request: HashMap<Box<str>, Vec<ServableRecord>>,
     /// All records with a response, and the others of their requests, in replay order.
     all: Vec<u32>,
@@ -26,6 +27,14 @@ pub(in crate::play) struct Recordings {
 struct ServableRecord {
     record: usize,
     stream: bool,
+    /// False for token ids and for an error, which an endpoint serves.
+    is_response: bool,
+}
+
+impl ServableRecord {
+    fn new(record: usize, kept: RecordRef<'_>) -> Self {
+        Self { record, stream: kept.stream() == Some(true), is_response: kept.response().is_some() }
+    }
 }
 
 /// Number of times that each response was served in one session.
@@ -75,11 +84,21 @@ impl Recordings {
             recordings.paths.extend(kept.path().map(Box::from));
             recordings.all.extend(u32::try_from(record));
             let Some(key) = kept.request_key() else { continue };
-            let recording = ServableRecord { record, stream: kept.stream() == Some(true) };
-            recordings.by_request.entry(key.into()).or_default().push(recording);
+            recordings.by_request.entry(key.into()).or_default().push(ServableRecord::new(record, kept));
         }
         recordings.add_further_choices(records);
+        recordings.add_turns(records);
         recordings
+    }
+
+    /// Finds the other records of the same requests, which take turns with their responses.
+    fn add_turns(&mut self, records: &Store) {
+        for (record, kept) in records.iter().enumerate().filter(|(_, kept)| kept.choice().unwrap_or(0) == 0) {
+            let is_other = kept.response().is_none() && self.keys(record, kept).servable;
+            let same = kept.request_key().filter(|_| is_other).and_then(|key| self.by_request.get_mut(key));
+            same.into_iter().for_each(|same| same.push(ServableRecord::new(record, kept)));
+        }
+        self.by_request.values_mut().for_each(|same| same.sort_unstable_by_key(|recording| recording.record));
     }
 
     /// Finds the records whose content is in the response of another choice of their request.
@@ -147,32 +166,35 @@ impl Recordings {
         &self.all
     }
 
-    /// Finds the record of a request by its key and consumes it.
+    /// Finds the record of a request by its key and consumes it. One without a response is left to an endpoint.
     pub(in crate::play) fn by_request(
         &self,
-        served: &ServedResponses,
+        session: &SessionConsumption,
+        matcher: &Matcher,
         key: Option<&str>,
         wants_stream: bool,
-        on_exhausted: Option<OnExhausted>,
     ) -> ResponseSearch {
         let Some(same) = key.and_then(|key| self.by_request.get(key)) else {
             return ResponseSearch::Nothing;
         };
         let (alike, others): (Vec<&ServableRecord>, Vec<&ServableRecord>) =
             same.iter().partition(|recording| recording.stream == wants_stream);
-        let mut served = served.0.lock();
-        let fresh = alike.iter().chain(&others).find(|recording| !served.contains_key(&recording.record));
-        let record = fresh.map(|recording| recording.record).or_else(|| {
+        let mut served = session.responses.0.lock();
+        let times =
+            |record: usize| served.get(&record).copied().unwrap_or_default() + session.consumption.times(record);
+        let fresh = alike.iter().chain(&others).map(|recording| recording.record).find(|record| times(*record) == 0);
+        let record = fresh.or_else(|| {
             let choices = if alike.is_empty() { &others } else { &alike };
-            let choices = choices.iter().map(|recording| recording.record);
-            on_exhausted
-                .unwrap_or(OnExhausted::Last)
-                .choose(choices, |record| served.get(&record).copied().unwrap_or(0))
+            let on_exhausted = matcher.rules().on_exhausted.unwrap_or(OnExhausted::Last);
+            on_exhausted.choose(choices.iter().map(|recording| recording.record), times)
         });
         let Some(record) = record else { return ResponseSearch::Exhausted };
-        let again = fresh.is_none();
-        self.take_of(&mut served, record);
-        ResponseSearch::Record { record, again }
+        if same.iter().any(|recording| recording.record == record && recording.is_response) {
+            self.take_of(&mut served, record);
+        } else {
+            matcher.consume(&session.consumption, record);
+        }
+        ResponseSearch::Record { record, again: fresh.is_none() }
     }
 }
 

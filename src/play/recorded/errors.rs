@@ -1,6 +1,8 @@
 //! Recorded errors that are found by their requests: those without a prompt hash, as an engine that fails sends no token ids.
 //!
-//! They are looked for once this server has accepted a request, beside the records of the same whole prompt: of both the
+//! Beside them stands the record without a response that took its turn among the responses of its request.
+//!
+//! Errors are looked for once this server has accepted a request, beside the records of the same whole prompt: of both the
 //! first that was not served yet in its session comes first. A request that this server refuses by itself consumes its
 //! recorded error too. Where all were served [`OnExhausted`] decides, and without it
 //! the last of them is served again. Limits: a request of several prompts is compared with the records of the first one.
@@ -14,7 +16,10 @@ use crate::{
     play::{
         ServerState,
         load::{account::TraceSession, trace::LoadedTrace},
-        recorded::{failure::RecordedFailure, responses::RequestKey},
+        recorded::{
+            failure::RecordedFailure,
+            responses::{RequestKey, SelectedResponse},
+        },
         request::blocking::off_the_loop,
         selection::query::{PromptScripts, headers_of},
     },
@@ -24,32 +29,48 @@ use crate::{
     },
 };
 
+/// What a trace holds of a request and finds by it, beside responses.
+#[derive(Debug, Clone, Default)]
+pub(in super::super) struct RequestRecords {
+    /// Its errors, in replay order.
+    errors: Vec<usize>,
+    /// The record that was consumed for it.
+    taken: Option<SelectedResponse>,
+}
+
 /// Finds the recorded errors of a request, in replay order. `known` is the request's key where it was computed already.
 pub(in super::super) async fn errors_of(
     state: &ServerState,
     known: Option<RequestKey>,
     target: String,
     body: &Bytes,
-) -> Result<Vec<usize>, ApiError> {
-    let Some(replay) = state.replay.as_ref().filter(|replay| !replay.errors.0.is_empty()) else {
-        return Ok(Vec::new());
+) -> Result<RequestRecords, ApiError> {
+    let taken = known.as_ref().and_then(|known| known.taken);
+    let Some(replay) = state.replay.as_ref().filter(|replay| taken.is_none() && !replay.errors.0.is_empty()) else {
+        return Ok(RequestRecords { taken, ..RequestRecords::default() });
     };
     let weight = body.len();
     let (replay, body) = (Arc::clone(replay), body.clone());
     let find = move || {
         let key = known.unwrap_or_else(|| RequestKey::new(&replay, &target, &body));
-        Ok(key.as_deref().and_then(|key| replay.errors.0.get(key)).cloned().unwrap_or_default())
+        let errors = key.as_deref().and_then(|key| replay.errors.0.get(key)).cloned().unwrap_or_default();
+        Ok(RequestRecords { errors, taken })
     };
     off_the_loop(weight, find).await
 }
 
-/// Selects one of a request's errors and consumes it; `None` where other records come first, or there are no errors.
+/// Gives the record that was consumed for a request, or selects one of its errors and consumes it; `None` where other records come
+/// first, or there are no errors.
 pub(in super::super) fn select(
     replay: &LoadedTrace,
     session: &Consumption,
     query: &MatchQuery<'_>,
-    errors: &[usize],
+    recorded: &RequestRecords,
 ) -> Option<Result<RecordSelection, PromptMiss>> {
+    let RequestRecords { errors, taken } = recorded;
+    if let Some(taken) = taken {
+        return Some(Ok(replay.matcher.of_request(query, taken.record, taken.again)));
+    }
     let rules = replay.matcher.rules();
     let by_request = MatchBy::any_by_prompt(&rules.order);
     let last = *errors.last().filter(|_| by_request && replay.matcher.index_of(query.request_id).is_none())?;
@@ -82,8 +103,7 @@ pub(in super::super) struct RefusedRequest<'a> {
     pub(in super::super) error: ApiError,
     pub(in super::super) request_id: Option<&'a str>,
     pub(in super::super) session: Option<&'a TraceSession>,
-    /// Its recorded errors, in replay order.
-    pub(in super::super) errors: &'a [usize],
+    pub(in super::super) recorded: &'a RequestRecords,
 }
 
 impl RefusedRequest<'_> {
@@ -123,6 +143,12 @@ impl RefusedRequest<'_> {
         let is_error = |record: usize| {
             replay.records.get(record).and_then(|kept| kept.status()).is_some_and(|status| status >= 400)
         };
+        if let Some(taken) = self.recorded.taken {
+            let records = vec![taken.record];
+            let (by, again) = (taken.by, taken.again);
+            let selection = RecordSelection { records, by, matched_blocks: 0, total_blocks: 0, whole: true, again };
+            return is_error(taken.record).then_some(selection);
+        }
         if let Some(index) = replay.matcher.index_of(self.request_id) {
             return is_error(index).then(|| consumed(replay, session, index, MatchBy::Index));
         }
@@ -130,7 +156,7 @@ impl RefusedRequest<'_> {
         if !MatchBy::any_by_prompt(&rules.order) {
             return None;
         }
-        let mut errors = self.errors.iter().copied();
+        let mut errors = self.recorded.errors.iter().copied();
         let fresh = errors.clone().find(|error| session.times(*error) == 0);
         // Where exhausted records give a miss, this server's own error is sent.
         let on_exhausted = rules.on_exhausted.unwrap_or(OnExhausted::Last);

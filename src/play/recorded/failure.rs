@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
+use serde_json::Value;
 
 use crate::{
     api::{ApiError, RecordedError},
     recording::trace::Record,
-    replay::timing::Pacing,
+    replay::{player::stream_error, timing::Pacing},
 };
 
 /// An error that was recorded instead of an answer.
@@ -44,6 +45,14 @@ impl RecordedFailure {
         }
         error
     }
+}
+
+/// The error with which a stream ended, for a client that asked for none.
+pub(in crate::play) fn error_of_event(payload: &str) -> Option<ApiError> {
+    let (status, body) = stream_error(payload)?;
+    let body: Value = serde_json::from_str(&body).ok()?;
+    let message = body.get("error")?.get("message")?.as_str()?.to_owned();
+    Some(ApiError::recorded(status, message, kind(status), RecordedError::default()))
 }
 
 /// The engine's class of errors of a status.

@@ -51,7 +51,7 @@ use crate::{
         account::http::put,
         delivery::{Clock, RecordedContent, RecordedResponse, ResponseEnd, Wait, class_of, stream_of},
         matching::MatchBy,
-        player::{other_form, token_limit},
+        player::{other_form, stream_error, token_limit},
     },
 };
 
@@ -192,10 +192,12 @@ fn plan(state: &ServerState, mut request: Candidate) -> Result<RecordedPlan, Api
     let selected = query.found()?;
     let kept = selected.and_then(|selected| Some((selected, replay.records.get(selected.record)?.record())));
     let Some((selected, record)) = kept else { return Ok(RecordedPlan::Pass(key)) };
-    let Some(response) = record.response.as_deref() else { return Ok(RecordedPlan::Pass(key)) };
+    let Some(response) = record.response.as_deref() else {
+        return Ok(RecordedPlan::Pass(key.map(|key| RequestKey { taken: Some(selected), ..key })));
+    };
     let mut refresh = Refresh::new(state, record.request_id.as_deref(), request_id, unix_seconds());
     let content = content(&record, response, &request, fields.stream, &mut refresh);
-    let content = content.ok_or_else(|| query.unservable(selected, UNCONVERTIBLE))?;
+    let (status, content) = content.ok_or_else(|| query.unservable(selected, UNCONVERTIBLE))?;
     selected.count(slot);
     let content_type = match &content {
         RecordedContent::Events(_) => {
@@ -205,7 +207,7 @@ fn plan(state: &ServerState, mut request: Candidate) -> Result<RecordedPlan, Api
         RecordedContent::Body(_) => response.header("content-type"),
     };
     Ok(RecordedPlan::Answer(Box::new(PlannedResponse {
-        status: record.status.and_then(|status| StatusCode::from_u16(status).ok()).unwrap_or(StatusCode::OK),
+        status: status.and_then(|status| StatusCode::from_u16(status).ok()).unwrap_or(StatusCode::OK),
         headers: headers(response, selected.record, selected.by, session),
         content_type: content_type.and_then(|kind| HeaderValue::from_str(kind).ok()),
         is_stream: matches!(content, RecordedContent::Events(_)),
@@ -232,30 +234,36 @@ fn plan(state: &ServerState, mut request: Candidate) -> Result<RecordedPlan, Api
 /// Reason for which a response has no such form as was asked for.
 const UNCONVERTIBLE: &str = "The recorded response is known as one body only; ask for it so.";
 
-/// Gives the response in the form that the request asks for, or as it is for a request that asks as the recorded one did; `None`
-/// where it has no such form.
+/// Gives the response in the form that the request asks for, or as it is for a request that asks as the recorded one did, with its
+/// status; `None` where it has no such form.
 fn content(
     record: &Record,
     response: &Recorded,
     request: &Candidate,
     wants_stream: bool,
     refresh: &mut Refresh<'_>,
-) -> Option<RecordedContent> {
+) -> Option<(Option<u16>, RecordedContent)> {
     let is_stream = matches!(response.content, ResponseContent::Events(_));
     let is_error = record.status.is_some_and(|status| status >= 400);
     let generates = record.endpoint.is_some_and(Endpoint::generates);
     // An engine may answer a request for a stream with one body.
     let is_same_request = !is_stream && wants_stream && record.stream == Some(true);
     if !generates || is_error || is_same_request || wants_stream == is_stream {
-        return Some(as_recorded(response, refresh));
+        return Some((record.status, as_recorded(response, refresh)));
+    }
+    if let ResponseContent::Events(events) = &response.content
+        && record.stream == Some(true)
+        && let Some((status, body)) = events.iter().find_map(|event| stream_error(event.1.as_deref()?))
+    {
+        return Some((Some(status), RecordedContent::Body(refresh.apply(&body).into())));
     }
     match other_form(request.target(), &request.body, response, record.e2e.unwrap_or_default()) {
         Some(mut content) => {
             content.change(|part| Some(refresh.apply(&String::from_utf8_lossy(part))));
-            Some(content)
+            Some((record.status, content))
         }
         // The same request once got a stream without asking for it.
-        None => is_stream.then(|| as_recorded(response, refresh)),
+        None => is_stream.then(|| (record.status, as_recorded(response, refresh))),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Recorded responses, found by their requests: those of records that no token ids stand for.
 //!
 //! A record is found by its index, where the request's id names one, or by its request in canonical form: the first that was
-//! not served yet in its session, else the one that [`OnExhausted`](crate::replay::matching::OnExhausted) gives, by default the last. A request for a stream gets a
+//! not served yet in its session, among them those of the same request that an endpoint serves, else the one that [`OnExhausted`](crate::replay::matching::OnExhausted) gives, by default the last. A request for a stream gets a
 //! recorded stream first.
 //! The records of the other choices of its request have no content of their own: they are served with it.
 
@@ -22,24 +22,29 @@ use crate::{
 /// Key of a request in canonical form, `None` where the trace's hashes cannot be made here. Computed once: it is kept in the
 /// request's extensions.
 #[derive(Debug, Clone)]
-pub(in super::super) struct RequestKey(Option<String>);
+pub(in super::super) struct RequestKey {
+    pub(super) key: Option<String>,
+    /// The record that was consumed for it and has no response of its own.
+    pub(super) taken: Option<SelectedResponse>,
+}
 
 impl RequestKey {
     pub(in super::super) fn new(replay: &LoadedTrace, target: &str, body: &[u8]) -> Self {
-        Self(replay.hasher.request_key(canonical::request_key(target, body).number()))
+        Self { key: replay.hasher.request_key(canonical::request_key(target, body).number()), taken: None }
     }
 
     pub(in super::super) fn as_deref(&self) -> Option<&str> {
-        self.0.as_deref()
+        self.key.as_deref()
     }
 }
 
-/// A recorded response that is about to be served; it is consumed and not counted yet.
+/// A recorded response that is about to be served, or another record of its request, which an endpoint is to serve; it is consumed and
+/// not counted yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct SelectedResponse {
     pub(in super::super) record: usize,
     pub(in super::super) by: MatchBy,
-    again: bool,
+    pub(in super::super) again: bool,
 }
 
 impl SelectedResponse {
@@ -87,10 +92,9 @@ impl ResponseQuery<'_> {
                 None => Ok(None),
             };
         }
-        let on_exhausted = replay.matcher.rules().on_exhausted;
         let found = self.key.map_or(ResponseSearch::Nothing, |key| {
             session.with(|session| {
-                replay.recordings.by_request(&session.responses, key.as_deref(), self.wants_stream, on_exhausted)
+                replay.recordings.by_request(session, &replay.matcher, key.as_deref(), self.wants_stream)
             })
         });
         match found {

@@ -45,7 +45,7 @@ use crate::{
         middleware::Intercept,
         recorded::{
             self, RecordedRequestFields,
-            errors::{RefusedRequest, errors_of},
+            errors::{RefusedRequest, RequestRecords, errors_of},
             responses::RequestKey,
         },
         request::{
@@ -84,8 +84,8 @@ pub(in crate::play) struct Arrival {
     pub(in crate::play) body: Bytes,
     /// The session of the trace whose records it consumes; `None` for the default one.
     pub(in crate::play) session: Option<Arc<TraceSession>>,
-    /// The recorded errors of the same request, in replay order.
-    pub(in crate::play) errors: Vec<usize>,
+    /// What is found by the request.
+    pub(in crate::play) recorded: RequestRecords,
     /// When its body was complete: the zero of every deadline.
     pub(in crate::play) at: Instant,
     pub(in crate::play) clock: Clock,
@@ -102,8 +102,8 @@ impl FromRequest<Player> for Arrival {
         let key = request.extensions().get::<RequestKey>().cloned();
         let JsonBody { headers, bytes } = JsonBody::from_request(request, player).await?;
         let at = Instant::now();
-        let errors = errors_of(state, key, target, &bytes).await?;
-        Ok(Self { headers, body: bytes, session, errors, at, clock })
+        let recorded = errors_of(state, key, target, &bytes).await?;
+        Ok(Self { headers, body: bytes, session, recorded, at, clock })
     }
 }
 
@@ -118,7 +118,7 @@ impl Arrival {
             error,
             request_id: header_text(&self.headers, REQUEST_ID).or(in_body.as_deref()),
             session: self.session.as_deref(),
-            errors: &self.errors,
+            recorded: &self.recorded,
         };
         let (error, due) = request.replayed(state);
         if due > Duration::ZERO {
@@ -190,14 +190,14 @@ pub(in crate::play) async fn start<T: Send + 'static>(
 
 /// Matches a request once and makes its answer ready.
 async fn begin(state: &Arc<ServerState>, arrival: Arrival, validated: ValidatedRequest) -> Result<Started, ApiError> {
-    let Arrival { headers, session, errors, at, clock, .. } = arrival;
+    let Arrival { headers, session, recorded, at, clock, .. } = arrival;
     let ValidatedRequest { request, prompts, refused } = validated;
     let session_id = header_text(&headers, "x-session-id").map(str::to_owned);
     let rank = rank_of(&headers);
     let request_id = header_text(&headers, REQUEST_ID).map(str::to_owned).or_else(|| request.request_id.clone());
     let (stream, choices_before, wants_values) = (request.stream, 0, false);
     let from =
-        RequestOrigin { request_id, session_id, rank, session, errors, at, choices_before, wants_values, refused };
+        RequestOrigin { request_id, session_id, rank, session, recorded, at, choices_before, wants_values, refused };
     let planned = match planned(state, request, prompts, from).await? {
         AnswerPlan::Answer(planned) | AnswerPlan::Refused(_, planned) => *planned,
         AnswerPlan::Failure { error, due, id } => {

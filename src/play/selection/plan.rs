@@ -19,7 +19,7 @@ use crate::{
             parse::ParsedBy,
         },
         load::account::TraceSession,
-        recorded::errors::RefusedRequest,
+        recorded::errors::{RefusedRequest, RequestRecords},
         request::{
             admitted::{AdmittedPrompt, most_tokens},
             blocking::{check_cancelled, off_the_loop},
@@ -67,7 +67,7 @@ pub(in crate::play) struct PlannedAnswer {
     pub(in crate::play) cached: CacheUse,
 }
 
-/// Id, session and time of a request, and its recorded errors.
+/// Id, session and time of a request, and what is found by it.
 pub(in crate::play) struct RequestOrigin {
     pub(in crate::play) request_id: Option<String>,
     /// Of the header, for KV events.
@@ -75,7 +75,7 @@ pub(in crate::play) struct RequestOrigin {
     /// The data parallel rank of the header.
     pub(in crate::play) rank: Option<i128>,
     pub(in crate::play) session: Option<Arc<TraceSession>>,
-    pub(in crate::play) errors: Vec<usize>,
+    pub(in crate::play) recorded: RequestRecords,
     pub(in crate::play) at: Instant,
     /// Choices of the same request that were requested before, as requests of their own.
     pub(in crate::play) choices_before: usize,
@@ -107,12 +107,12 @@ fn plan(
     prompts: Vec<AdmittedPrompt>,
     from: RequestOrigin,
 ) -> Result<AnswerPlan, ApiError> {
-    let RequestOrigin { request_id, session, errors, at, wants_values, .. } = from;
+    let RequestOrigin { request_id, session, recorded, at, wants_values, .. } = from;
     let (request_id, session) = (request_id.as_deref(), session.as_deref());
     let id = request_id.map_or_else(|| state.fresh_id(), str::to_owned);
     let refused = |error| {
         // No record of an error is consumed for a client that has left.
-        let replayed = || RefusedRequest { error, request_id, session, errors: &errors }.replayed(state).0;
+        let replayed = || RefusedRequest { error, request_id, session, recorded: &recorded }.replayed(state).0;
         check_cancelled().err().unwrap_or_else(replayed)
     };
     let checked = from.refused.map_or_else(|| last_checks(state, request, from.rank), Err).map_err(refused);
@@ -131,7 +131,7 @@ fn plan(
             model: requested.recorded,
             choices_before: at.saturating_mul(choices).saturating_add(from.choices_before),
             session,
-            errors: if at == 0 { &errors } else { &[] },
+            recorded: Some(&recorded).filter(|_| at == 0),
             prompt: &prompt.read,
             is_greedy: request.is_greedy(state.model.sampling.temperature),
             rules: rules.as_ref(),

@@ -8,7 +8,7 @@ use crate::{
         ServerState,
         generate::{choice::ChoiceScript, guided::GuidedRules, parse::ParsedBy},
         load::account::TraceSession,
-        recorded::failure::RecordedFailure,
+        recorded::{errors::RequestRecords, failure::RecordedFailure},
         request::admitted::PromptRead,
     },
     recording::trace::PromptLogprobs,
@@ -28,8 +28,8 @@ pub(in crate::play) struct PromptQuery<'a> {
     pub(in crate::play) choices_before: usize,
     /// Whose records are consumed.
     pub(in crate::play) session: Option<&'a TraceSession>,
-    /// The recorded errors of its request, in replay order.
-    pub(in crate::play) errors: &'a [usize],
+    /// What is found by its request, where it is the first prompt of it.
+    pub(in crate::play) recorded: Option<&'a RequestRecords>,
     pub(in crate::play) prompt: &'a PromptRead,
     /// True where the likeliest token is taken at each place, whatever the seed.
     pub(in crate::play) is_greedy: bool,

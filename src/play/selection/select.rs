@@ -37,7 +37,7 @@ pub(in crate::play) fn scripts_of(state: &ServerState, wanted: &PromptQuery<'_>)
     let model = if state.takes_any_model(wanted.model) { model_of_prompt(state, session, &query) } else { None };
     let query = MatchQuery { model: model.or(query.model), ..query };
     let error = session.with(|session| {
-        let selected = errors::select(replay, &session.consumption, &query, wanted.errors);
+        let selected = errors::select(replay, &session.consumption, &query, wanted.recorded?);
         selected.inspect(|selected| session.count(selected))
     });
     match error {

@@ -73,6 +73,27 @@ async fn a_stream_is_played_event_by_event() {
 }
 
 #[tokio::test]
+async fn the_error_of_a_stream_is_a_body_for_a_client_that_asked_for_none() {
+    let body = json!({"model": "m", "messages": [{"role": "user", "content": "one"}], "stream": true});
+    let error = json!({"message": "no such token", "type": "BadRequestError", "param": null, "code": 400});
+    let record = format!(
+        "- request: POST {CHAT}\n  body: {body}\n  answer:\n    status: 200\n    events:\n    - data: {{error: {error}}}\n    - data: \"[DONE]\"\n"
+    );
+    let shelf = Shelf::with(&tape(&[record]));
+    let play = shelf.play(&["--on-exhausted", "last"]);
+    let streamed = play.send(CHAT, &body).await;
+    assert_eq!((streamed.status, streamed.events().len()), (200, 2), "{}", streamed.text());
+    let mut whole = body;
+    whole["stream"] = json!(false);
+    let refused = play.send(CHAT, &whole).await;
+    assert_eq!((refused.status, refused.header("content-type")), (400, Some("application/json")), "{}", refused.text());
+    assert_eq!(refused.json(), json!({"error": error}));
+    let message = json!({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "one"}]});
+    let refused = play.send("/v1/messages", &message).await;
+    assert_eq!((refused.status, &refused.json()["error"]["message"]), (400, &json!("no such token")));
+}
+
+#[tokio::test]
 async fn an_edited_answer_is_served_as_edited_in_the_recorded_rhythm() {
     let upstream = engine().await;
     let shelf = Shelf::empty();

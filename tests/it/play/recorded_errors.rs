@@ -98,6 +98,38 @@ async fn a_stream_that_failed_fails_with_its_event() {
         assert_eq!((answer.status, told.len()), (200, events), "{told:?}");
         assert_eq!(told[events - 2..], [format!("data: {payload}"), "data: [DONE]".to_owned()]);
     }
+    let whole = json!({"messages": [{"role": "user", "content": "x"}]});
+    for id in ["replay-0", "replay-1"] {
+        let answer = ask(&server, CHAT, id, &whole).await;
+        assert_eq!((answer.status, answer.header("content-type")), (500, Some("application/json")));
+        assert_eq!(answer.json()["error"]["message"], "engine died");
+    }
+}
+
+/// An engine that refuses what it was asked in the stream of its answer.
+async fn refusing_in_a_stream() -> Upstream {
+    let refusal = r#"{"error": {"message": "Token id 9 is out of vocabulary", "type": "BadRequestError", "param": null, "code": 400}}"#;
+    Upstream::start(move |_| Script { pieces: event_stream(&[refusal, "[DONE]"]), end: End::KeepAlive }).await
+}
+
+/// Checks the response to a client that asked for no stream where a stream was recorded that failed.
+async fn assert_refused_as_json(server: &Server) {
+    let answer = ask(server, CHAT, "mine", &json!({"messages": [], "model": "m"})).await;
+    let seen = (answer.status, answer.header("content-type"), answer.text());
+    let body =
+        r#"{"error":{"message":"Token id 9 is out of vocabulary","type":"BadRequestError","param":null,"code":400}}"#;
+    assert_eq!(seen, (400, Some("application/json"), body.to_owned()));
+}
+
+#[tokio::test]
+async fn the_error_of_a_stream_is_a_body_for_a_client_that_asked_for_none() {
+    let upstream = refusing_in_a_stream().await;
+    let tap = Tapping::start(upstream.address, |_| {}).await;
+    exchange(tap.address, &peer::post(CHAT, r#"{"messages":[],"model":"m","stream":true}"#)).await;
+    let (_, records) = tap.records().await;
+    assert!(records[0].response.is_some());
+    let server = served(records, |_| {}).await;
+    assert_refused_as_json(&server).await;
 }
 
 #[tokio::test]
@@ -179,14 +211,70 @@ async fn replayed(failures: usize, change: impl FnOnce(&mut vllm_vcr::play::Conf
     }
     let (_, mut records) = tap.records().await;
     records.sort_by_key(|record| record.arrival);
-    let mut config = config(&[MatchBy::Auto], records.clone());
+    (records.clone(), served(records, change).await)
+}
+
+/// A server of records whose requests have keys.
+async fn served(records: Vec<Record>, change: impl FnOnce(&mut vllm_vcr::play::Config)) -> Server {
+    let mut config = config(&[MatchBy::Auto], records);
     let vllm_vcr::play::Source::Trace { name, trace } = config.source else { unreachable!() };
     let mut trace = Trace::clone(&trace);
     (trace.meta.block_size, trace.meta.block_hash) = (Some(2), Some(BlockHashAlgorithm::Xxh3_64));
     config.source = vllm_vcr::play::Source::Trace { name, trace: trace.into() };
     config.unmatched = vllm_vcr::play::Unmatched::Refuse;
     change(&mut config);
-    (records, start(config).await)
+    start(config).await
+}
+
+/// An engine without token ids that fails first, then calls a tool, then answers in words, and calls a tool again.
+async fn changing_engine() -> Upstream {
+    let asked = std::sync::atomic::AtomicUsize::new(0);
+    Upstream::start(move |request| {
+        let tool = |id: &str| json!({"type": "tool_use", "id": id, "name": "f", "input": {}});
+        let (content, tokens) =
+            match asked.fetch_add(usize::from(request.starts_with(b"POST")), std::sync::atomic::Ordering::Relaxed) {
+                0 => return Script { pieces: peer::answer("503 Service Unavailable", BODY), end: End::KeepAlive },
+                2 => {
+                    let ids = tokenizer().encode(WORDS, SpecialTokens::Skip).unwrap();
+                    (json!({"type": "text", "text": WORDS}), ids.len() + 1)
+                }
+                turn => (tool(&format!("toolu_{turn}")), 5),
+            };
+        let usage = json!({"input_tokens": prompt_ids().len(), "output_tokens": tokens});
+        let message = json!({"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [content],
+            "stop_reason": "end_turn", "usage": usage});
+        Script { pieces: peer::answer("200 OK", &message.to_string()), end: End::KeepAlive }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn records_of_one_request_are_served_in_the_order_of_their_recording() {
+    let message = json!({"model": "m", "max_tokens": 20, "messages": [{"role": "user", "content": WORDS}]});
+    for has_tokenizer in [false, true] {
+        let upstream = changing_engine().await;
+        let tap = Tapping::start(upstream.address, |setup| {
+            setup.config.tokenizer = has_tokenizer.then(tokenizer);
+        })
+        .await;
+        for _ in 0..4 {
+            exchange(tap.address, &peer::post("/v1/messages", &message.to_string())).await;
+        }
+        let (_, mut records) = tap.records().await;
+        records.sort_by_key(|record| record.arrival);
+        let found: Vec<_> =
+            records.iter().map(|record| (record.prompt_hash.is_some(), record.output_token_ids.is_some())).collect();
+        assert_eq!(found, [false, false, true, false].map(|has_ids| (has_tokenizer, has_ids && has_tokenizer)));
+        let server = served(records, |_| {}).await;
+        for (status, record, kind) in
+            [(503, "0", ""), (200, "1", "tool_use"), (200, "2", "text"), (200, "3", "tool_use"), (200, "3", "tool_use")]
+        {
+            let answer = ask(&server, "/v1/messages", "mine", &message).await;
+            assert_eq!((answer.status, answer.header("x-vcr-record")), (status, Some(record)), "{}", answer.text());
+            assert_eq!(answer.json()["content"][0]["type"].as_str().unwrap_or_default(), kind);
+            assert!(answer.header("x-vcr-match").unwrap().starts_with("request"));
+        }
+    }
 }
 
 #[tokio::test]

@@ -207,6 +207,11 @@ pub enum Warning {
         /// The file's format.
         format: u32,
     },
+    /// Prompts that held a secret have no hashes, by which requests would find their records.
+    Unhashed {
+        /// Number of such records.
+        records: u64,
+    },
     /// A capture went on in several files, and some between this one and the one before are not there.
     MissingParts {
         /// The first that is missing, counted from 1.
@@ -241,6 +246,13 @@ impl fmt::Display for Warning {
                     f,
                     "the capture was not closed: its recorder was killed or still writes; kept {}",
                     counted(*records, "complete record")
+                )
+            }
+            Self::Unhashed { records } => {
+                write!(
+                    f,
+                    "no prompt hashes of {}, whose prompts held a secret: no request is found by its prompt there",
+                    counted(*records, "record")
                 )
             }
             Self::MissingParts { first, last } if first == last => {

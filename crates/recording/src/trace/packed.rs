@@ -165,7 +165,7 @@ facts! {
     outcome: Option<Outcome>,
 }
 
-/// Content of a record that is matched by its request: a response, or nothing for an error, and what it is found by.
+/// Content of a record that is matched by its request: a response, or nothing for an error and for token ids, and what it is found by.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ByRequest {
     pub(super) response: Option<Arc<Response>>,
@@ -176,10 +176,9 @@ pub(super) struct ByRequest {
 }
 
 impl ByRequest {
-    /// `None` where the record has neither a response nor an error with a key.
+    /// `None` where the record has neither a response nor a key.
     fn take(record: &mut Record) -> Option<Box<Self>> {
-        let is_found = record.is_error() && record.request_key.is_some();
-        (record.response.is_some() || is_found).then(|| {
+        (record.response.is_some() || record.request_key.is_some()).then(|| {
             Box::new(Self {
                 response: record.response.take(),
                 endpoint: record.endpoint,

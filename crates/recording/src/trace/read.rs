@@ -2,10 +2,13 @@
 
 use std::{path::Path, sync::Arc};
 
+use serde_json::Value;
+
 use super::{
     BadLines, CaptureEnd, Finding, LoadProgress, Meta, Record, Trace, TraceError, Warning, record_reader::RecordReader,
     source::NumberedLines,
 };
+use crate::redaction::has_placeholder;
 
 /// Reads a whole trace; `-` is standard input. Every complete record of a cut file is kept, with a warning.
 ///
@@ -137,9 +140,11 @@ pub struct Checked {
 /// When the file cannot be read to its end: it cannot be opened, its name and content disagree, or its gzip is damaged.
 pub fn check(path: &Path) -> Result<Checked, TraceError> {
     let mut reader = RecordReader::<Record>::begin(NumberedLines::open(path, Arc::default())?)?;
-    let (mut findings, mut count, mut records) = (Vec::new(), 0, 0);
+    let (mut findings, mut count, mut records, mut unhashed) = (Vec::new(), 0, 0, 0);
     loop {
-        let has_record = reader.advance()?.is_some();
+        let record = reader.advance()?;
+        unhashed += u64::from(record.as_ref().is_some_and(|(_, record)| is_unhashed(record)));
+        let has_record = record.is_some();
         records += u64::from(has_record);
         if !has_record && reader.is_settled() {
             break;
@@ -151,12 +156,36 @@ pub fn check(path: &Path) -> Result<Checked, TraceError> {
             }
         }
     }
+    let unhashed = Some(unhashed).filter(|unhashed| *unhashed > 0);
+    reader.warnings.extend(unhashed.map(|records| Warning::Unhashed { records }));
     Ok(Checked { records, count, findings, warnings: reader.warnings })
+}
+
+/// Returns true if the hashes of its prompt were left out because they would reveal a secret.
+fn is_unhashed(record: &Record) -> bool {
+    let hold_secret = |request: &Value| has_placeholder(&request.to_string());
+    record.prompt_hash.is_none() && record.request_key.is_none() && record.request.as_ref().is_some_and(hold_secret)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn records_whose_prompt_held_a_secret_are_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.jsonl");
+        let line = |key: &str, rest: &str| {
+            format!(
+                r#"{{"prompt_tokens":4,"output_tokens":1,"ttft_ms":1.0,"output_token_ids":[7],"request":{{"prompt":"{key}"}}{rest}}}"#
+            )
+        };
+        let lines =
+            [line("[REDACTED:api_key:1]", ""), line("[REDACTED:api_key:1]", r#","prompt_hash":1"#), line("a", "")];
+        std::fs::write(&path, lines.map(|line| line + "\n").concat()).unwrap();
+        let checked = check(&path).unwrap();
+        assert_eq!((checked.count, checked.warnings), (0, vec![Warning::Unhashed { records: 1 }]));
+    }
 
     #[test]
     fn the_first_defects_are_named_and_all_are_counted() {

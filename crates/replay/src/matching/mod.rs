@@ -194,6 +194,19 @@ impl Matcher {
         is_fresh
     }
 
+    /// The choices of a request of which a record was consumed: that and its siblings.
+    #[must_use]
+    pub fn of_request(&self, query: &MatchQuery<'_>, record: usize, again: bool) -> RecordSelection {
+        let mut choices = Choices::of(query);
+        let family = u32::try_from(record).map(|record| self.families.family(record));
+        family.into_iter().flatten().take(choices.missing).for_each(|sibling| choices.add(sibling));
+        if choices.records.is_empty() {
+            choices.records.push(record);
+            choices.missing -= 1;
+        }
+        RecordSelection { whole: true, ..choices.selection(query, MatchBy::Prefix, again) }
+    }
+
     /// The index that a request's id names, where the rules look at it.
     #[must_use]
     pub fn index_of(&self, request_id: Option<&str>) -> Option<usize> {

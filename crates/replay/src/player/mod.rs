@@ -39,7 +39,7 @@ use http::Request;
 
 pub use crate::player::{
     answer::{
-        content::other_form,
+        content::{other_form, stream_error},
         engine_input::{EngineExchange, EngineInput, response_texts},
         fresh_ids::Ids,
         generated::{Generated, GeneratedChoice, token_limit},

@@ -20,6 +20,7 @@ use crate::{
 use api::{
     Endpoint,
     answers::{Answer, Cut, TimedEvent},
+    is_set,
 };
 use base::units::Millis;
 use net::wire::{encode_event, json_as_utf8};
@@ -34,13 +35,15 @@ pub(crate) const EVENTS: &str = "text/event-stream; charset=utf-8";
 pub(crate) struct ContentReply {
     pub(crate) content: RecordedContent,
     pub(crate) content_type: &'static str,
+    /// The status, where it is not that of the record.
+    pub(crate) status: Option<u16>,
     /// When a body is complete.
     pub(crate) end: Duration,
 }
 
 impl ContentReply {
     pub(crate) fn stream(events: Vec<(Duration, Bytes)>) -> Self {
-        Self { content: RecordedContent::Events(events), content_type: EVENTS, end: Duration::ZERO }
+        Self { content: RecordedContent::Events(events), content_type: EVENTS, status: None, end: Duration::ZERO }
     }
 }
 
@@ -57,6 +60,12 @@ pub(crate) fn time(ms: f64) -> Duration {
 /// Builds the content of a response to a request; token counts that the record lacks are computed.
 pub(crate) fn reply(record: &CassetteRecord, incoming: &IncomingRequest, counter: &Counter) -> ContentReply {
     if let Some(events) = events(record, incoming, counter) {
+        let asked_for_stream = record.body.get("stream").is_some_and(is_set);
+        let mut seen = events.iter().filter(|_| asked_for_stream && !incoming.streams());
+        if let Some((end, (status, body))) = seen.find_map(|it| Some((time(it.ms), stream_error(&it.data)?))) {
+            let content = RecordedContent::Body(body.into());
+            return ContentReply { content, content_type: "application/json", status: Some(status), end };
+        }
         return ContentReply::stream(events.into_iter().map(encoded).collect());
     }
     let end = time(record.side.as_ref().map_or(0.0, |side| side.ms));
@@ -76,7 +85,7 @@ pub(crate) fn reply(record: &CassetteRecord, incoming: &IncomingRequest, counter
         AnswerContent::Bytes(bytes) => ("application/octet-stream", Bytes::from(bytes.clone())),
         AnswerContent::Empty | AnswerContent::Events(_) => ("application/json", Bytes::new()),
     };
-    ContentReply { content: RecordedContent::Body(bytes), content_type, end }
+    ContentReply { content: RecordedContent::Body(bytes), content_type, status: None, end }
 }
 
 /// Returns the events of a record that is served as a stream; `None` for one that is served as a body.
@@ -147,6 +156,15 @@ fn as_asked(
         served.push(recorded(event));
     }
     served
+}
+
+/// Returns the error that an event of a stream is, as an engine gives it to a client that asked for no stream: its status, and the body.
+#[must_use]
+pub fn stream_error(data: &str) -> Option<(u16, String)> {
+    let event: Value = serde_json::from_str(data).ok()?;
+    let code = event.get("error").filter(|error| error.is_object())?.get("code").and_then(Value::as_u64);
+    let status = code.and_then(|code| u16::try_from(code).ok()).filter(|code| (400..600).contains(code));
+    Some((status.unwrap_or(500), event.to_string()))
 }
 
 /// Encodes a body that was recorded as a stream, and a stream as one body. `end` is when the body was complete, the time of all its events.

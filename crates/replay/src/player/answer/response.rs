@@ -100,7 +100,7 @@ impl ServedRecord<'_> {
         let mut generated = generated::of(record, self.incoming, self.counter);
         let totals: Vec<u32> = generated.iter().flat_map(|it| &it.choices).map(|choice| choice.tokens).collect();
         let mut length = None;
-        let ContentReply { mut content, content_type, end: complete } = reply;
+        let ContentReply { mut content, content_type, status, end: complete } = reply;
         renaming.rename(&mut content);
         let (schedule, chunks) = match &mut content {
             RecordedContent::Events(events) => {
@@ -131,7 +131,7 @@ impl ServedRecord<'_> {
             chunks,
             pacing: self.pacing,
             head: StatusAndHeaders {
-                status: record.answer.status,
+                status: status.unwrap_or(record.answer.status),
                 content_type,
                 length,
                 recorded,
