@@ -29,7 +29,8 @@ const RESERVED: usize = 2 << 10;
 const SHORT: usize = 16 << 10;
 
 /// Headers that are kept: those of the content, and what says where, how and when to send the request again.
-const KEPT: [&str; 6] = ["allow", "content-type", "location", "retry-after", "www-authenticate", "x-should-retry"];
+const KEPT: [&str; 7] =
+    ["allow", "content-type", "location", "metadata", "retry-after", "www-authenticate", "x-should-retry"];
 const KEPT_STARTS: [&str; 3] = ["x-ratelimit-", "openai-", "mcp-"];
 
 /// Bounds of copies.

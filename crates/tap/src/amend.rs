@@ -19,7 +19,7 @@ use http::{HeaderMap, Request, StatusCode, header, request::Parts};
 
 use super::{echo::EchoedPrompts, request::RequestFields};
 use net::{
-    upstream::{self, OutgoingBody, Relayed},
+    upstream::{OutgoingBody, Relayed},
     wire::{Edits, span_in},
 };
 
@@ -181,10 +181,9 @@ pub(super) fn is_signed(headers: &HeaderMap) -> bool {
     scheme.starts_with(b"AWS4-") || NAMES.iter().any(|name| headers.contains_key(*name))
 }
 
-/// Builds the amended request, without `accept-encoding`: a compressed response could not be decoded.
+/// Builds the amended request.
 pub(super) fn amended_request(parts: &Parts, body: VecDeque<Bytes>) -> Request<OutgoingBody> {
     let mut parts = parts.clone();
-    upstream::remove(&mut parts.headers, |name| name == header::ACCEPT_ENCODING);
     update_content_length(&mut parts.headers, body.iter().map(Bytes::len).sum());
     Request::from_parts(parts, Relayed::pieces(body))
 }

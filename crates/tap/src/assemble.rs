@@ -12,6 +12,7 @@ use super::{
     ContentRecording, Setup,
     observed_choice::ObservedChoice,
     observed_exchange::ObservedExchange,
+    refusal::withhold_error,
     request::RequestFacts,
     retokenize::{prompt_ids, with_ids},
 };
@@ -50,6 +51,11 @@ impl Assembler {
         }
     }
 
+    /// Returns true if messages of errors are recorded, which may quote the request.
+    pub(super) fn keeps_messages(&self) -> bool {
+        self.content.text || self.content.requests
+    }
+
     /// Adds the key by which an error is matched if its prompt has no hash, and takes its turn among the responses of its request.
     pub(super) fn with_request_key(&self, record: &mut Record, target: &str, body: &[u8]) {
         if record.is_error() {
@@ -64,7 +70,10 @@ impl Assembler {
     /// Adds the response, as ids if the tokenizer gives them with certainty, and the request's key.
     pub(super) fn with_response(&self, record: &mut Record, capture: &mut Capture, may_have_ids: bool) {
         record.request_key = capture.request().and_then(|(target, body)| self.request_key(target, body));
-        let Some(response) = capture.response() else { return };
+        let Some(mut response) = capture.response() else { return };
+        if !self.keeps_messages() {
+            withhold_error(&mut response, record.status);
+        }
         let tokenizer = self.tokenizer.as_ref().filter(|_| may_have_ids && record.prompt_hash.is_some());
         if tokenizer.is_some_and(|tokenizer| with_ids(record, &response, tokenizer)) {
             return;

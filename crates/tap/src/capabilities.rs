@@ -135,6 +135,11 @@ impl Capabilities {
         *self.refused.lock() = refused;
     }
 
+    /// Returns true unless requests are to be sent as their clients wrote them.
+    pub(super) fn may_be_amended(&self) -> bool {
+        !self.is_never_amended
+    }
+
     /// Returns true unless the upstream is known to refuse or to ignore added fields.
     pub(super) fn accepts_amendments(&self) -> bool {
         !self.refuses.load(Ordering::Relaxed)

@@ -53,6 +53,11 @@ impl OpenExchange {
         }
     }
 
+    /// Returns true if tokens are read from the response, or it is recorded itself.
+    pub(super) fn reads_content(&self) -> bool {
+        self.observed.facts.is_made_of_ids() || self.observed.capture.is_some()
+    }
+
     /// Returns the copy of the response; `None` once complete token ids stand for it.
     pub(super) fn capture(&mut self) -> Option<&mut Capture> {
         let observed = &mut self.observed;

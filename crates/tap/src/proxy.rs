@@ -193,7 +193,7 @@ impl Proxy {
         &self,
         upstream: Option<usize>,
         endpoint: Endpoint,
-        parts: Parts,
+        mut parts: Parts,
         body: ReceivedBody,
         pending: Option<PendingExchange>,
     ) -> Response<ProxyBody> {
@@ -210,7 +210,8 @@ impl Proxy {
         let chat = requested.as_ref().filter(|_| endpoint == Endpoint::Chat);
         facts.media = chat.and_then(|requested| requested.media(&self.hasher));
         let is_plain = read == body.bytes && body.trailers.is_none();
-        let may_be_amended = facts.may_be_amended() && is_plain && !is_signed(&parts.headers);
+        let is_signed = is_signed(&parts.headers);
+        let may_be_amended = facts.may_be_amended() && is_plain && !is_signed;
         let kept = self.keeps_bodies.then(|| read.clone());
         let mut exchange = OpenExchange::begin(Arc::clone(&self.shared), Arc::clone(&site.capabilities), facts, kept);
         exchange.observed.request = parts.uri.path_and_query().map(|target| (target.clone(), read.clone()));
@@ -219,6 +220,10 @@ impl Proxy {
             exchange.cassette = Some(Box::new(pending));
         } else {
             exchange.copy(parts.uri.path_and_query().map_or("/", PathAndQuery::as_str), &read);
+        }
+        if exchange.reads_content() && !is_signed && site.capabilities.may_be_amended() {
+            // A compressed response could not be read.
+            upstream::remove(&mut parts.headers, |name| name == header::ACCEPT_ENCODING);
         }
         let amendable = Amendable::new(&body.bytes, requested.as_ref().filter(|_| may_be_amended));
         let (response, added) = self.send_amended(site, &mut exchange, (parts, body), &amendable).await;

@@ -142,6 +142,11 @@ impl TraceRecorder {
             Err(error @ (RecorderError::TimedOut | RecorderError::Searching)) => {
                 let known = RecorderCounts::get(&counts.written) + counts.dropped();
                 let missing = self.metrics.records_due().saturating_sub(known);
+                if missing == 0 && counts.progress.is_open() {
+                    // All records are with the operating system, which writes them when the disk answers again.
+                    tracing::warn!("{error}: all records were written, but the trace may lack its end");
+                    return Ok(self.report(None, false));
+                }
                 if error == RecorderError::Searching {
                     self.recorder.drop_records(missing, RefusedReason::Full);
                 } else {
@@ -150,7 +155,12 @@ impl TraceRecorder {
                 Ending { write_error: Some(error.to_string()), is_failing: true }
             }
         };
-        Ok(RecorderReport {
+        Ok(self.report(write_error, is_failing))
+    }
+
+    fn report(&self, write_error: Option<String>, is_failing: bool) -> RecorderReport {
+        let counts = &self.metrics.recorder;
+        RecorderReport {
             written: RecorderCounts::get(&counts.written),
             queue_full: RecorderCounts::get(&counts.progress.queue_full),
             queue_bytes: RecorderCounts::get(&counts.progress.queue_bytes),
@@ -167,6 +177,6 @@ impl TraceRecorder {
             files: counts.files.load(Relaxed),
             write_error,
             is_failing,
-        })
+        }
     }
 }

@@ -99,8 +99,7 @@ impl Assembler {
             choices.iter_mut().for_each(|choice| choice.counts.is_broken = true);
         }
         let alone = choices.len() == 1;
-        let keeps_content = self.content.text || self.content.requests;
-        let error = observed.refusal.take().map(|refusal| refusal.into_response(keeps_content));
+        let error = observed.refusal.take().map(|refusal| refusal.into_response(self.keeps_messages()));
         let frame = self.frame(&observed, choices.len());
         let named = observed.prompt_ids.take().or_else(|| observed.facts.prompt_ids.take());
         let is_named = named.is_some();

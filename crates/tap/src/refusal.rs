@@ -9,7 +9,10 @@ use std::collections::BTreeMap;
 use http::{HeaderMap, header};
 use serde_json::{Map, Value};
 
-use recording::trace::{RecordedErrorResponse, WITHHELD};
+use recording::{
+    cassette::Moment,
+    trace::{RecordedErrorResponse, Response, ResponseContent, WITHHELD},
+};
 
 /// The largest body that is kept, in bytes.
 const LARGEST: usize = 16 << 10;
@@ -117,6 +120,42 @@ impl Refusal {
     }
 }
 
+/// Withholds the same texts of a response that is recorded itself: of an error's body, and of an error inside another body or event.
+pub(super) fn withhold_error(response: &mut Response, status: Option<u16>) {
+    match &mut response.content {
+        ResponseContent::Body(body) if status.is_some_and(|status| status >= 400) => {
+            if !body.is_empty() {
+                let kept = std::str::from_utf8(body).ok().and_then(without_content);
+                *body = kept.unwrap_or_else(|| WITHHELD.to_owned()).into();
+            }
+        }
+        ResponseContent::Body(body) => {
+            if let Some(kept) = std::str::from_utf8(body).ok().and_then(without_error) {
+                *body = kept.into();
+            }
+        }
+        ResponseContent::Events(events) => {
+            for Moment(_, data, _) in events {
+                if let Some(kept) = data.as_deref().and_then(without_error) {
+                    *data = Some(kept);
+                }
+            }
+        }
+    }
+}
+
+/// Withholds texts of the error inside an event or a body; `None` if there is nothing to withhold.
+fn without_error(text: &str) -> Option<String> {
+    let whole: Value = text.contains("\"error\"").then(|| serde_json::from_str(text).ok())??;
+    let mut clean = whole.clone();
+    let is_error = whole.get("type").is_some_and(|kind| kind == "error");
+    let own: &[(&str, &str)] = if is_error { &[("/message", "message"), ("/param", "param")] } else { &[] };
+    for (place, name) in [("/error", "error"), ("/response/error", "error")].iter().chain(own) {
+        clean.pointer_mut(place).into_iter().for_each(|part| *part = kept(part, name));
+    }
+    (clean != whole).then(|| clean.to_string())
+}
+
 /// Withholds texts of a body that may come from the client; a body without any stays byte for byte. `None` if
 /// it is not JSON.
 fn without_content(body: &str) -> Option<String> {
@@ -140,7 +179,8 @@ fn kept(value: &Value, name: &str) -> Value {
 /// Returns true for text of the engine's own: a known message, or a word for a kind of error.
 fn is_harmless(text: &str, name: &str) -> bool {
     let is_word = |byte: u8| byte.is_ascii_alphabetic() || matches!(byte, b'_' | b'-' | b' ');
-    KNOWN_MESSAGES.contains(&text)
+    text.is_empty()
+        || KNOWN_MESSAGES.contains(&text)
         || (name == "param" && PARAMS.contains(&text))
         || (matches!(name, "type" | "code" | "object" | "status") && text.len() <= 48 && text.bytes().all(is_word))
 }
@@ -179,6 +219,48 @@ mod tests {
             r#"{"detail":"Not Found"}"#,
         ] {
             assert_eq!(recorded(body, false).as_deref(), Some(body));
+        }
+    }
+
+    #[test]
+    fn errors_of_responses_that_are_recorded_themselves_are_treated_alike() {
+        let body = |text: &str| ResponseContent::Body(text.into());
+        let event = |text: &str| ResponseContent::Events(vec![Moment(1.0, Some(text.to_owned()), None)]);
+        let answer = r#"{"data":[{"embedding":[0.10]}],"error":null,"usage":{"prompt_tokens":3}}"#;
+        for (status, content, kept) in [
+            (
+                400,
+                body(r#"{"error":{"message":"my words","code":400}}"#),
+                body(r#"{"error":{"message":"(not recorded)","code":400}}"#),
+            ),
+            (400, body("my words"), body("(not recorded)")),
+            (400, body(""), body("")),
+            (200, body(answer), body(answer)),
+            (200, body("my \"error\""), body("my \"error\"")),
+            (200, event(r#"{"error": {"message": "my words"}}"#), event(r#"{"error":{"message":"(not recorded)"}}"#)),
+            (
+                200,
+                event(r#"{"type":"error","sequence_number":3,"message":"my words","param":null}"#),
+                event(r#"{"type":"error","sequence_number":3,"message":"(not recorded)","param":null}"#),
+            ),
+            (
+                200,
+                event(
+                    r#"{"type":"response.failed","response":{"id":"r","error":{"code":"server_error","message":"my words"}}}"#,
+                ),
+                event(
+                    r#"{"type":"response.failed","response":{"id":"r","error":{"code":"server_error","message":"(not recorded)"}}}"#,
+                ),
+            ),
+            (
+                200,
+                event(r#"{"error": {"message": "Internal server error", "code": 500}}"#),
+                event(r#"{"error": {"message": "Internal server error", "code": 500}}"#),
+            ),
+        ] {
+            let mut response = Response { content, ..Response::default() };
+            withhold_error(&mut response, Some(status));
+            assert_eq!(response.content, kept);
         }
     }
 

@@ -10,7 +10,10 @@ use crate::{
     cli::{
         failure::Failure,
         output,
-        player::args::{DEFAULT_FILE, ModeArg},
+        player::{
+            args::{DEFAULT_FILE, ModeArg},
+            conclude,
+        },
         redaction::RedactionArgs,
         values::{Secret, one_of, with_unit},
     },
@@ -246,11 +249,12 @@ pub(in crate::cli) fn missing(recorded: &McpRecorded) -> String {
 
 /// Formats what was recorded, and what was not and why.
 pub(in crate::cli) fn text(recorded: &McpRecorded) -> String {
-    format!("recorded {} of the client\n{}", counted(recorded.records, "message"), missing_lines(recorded))
+    let redacted = conclude::redacted_text(&recorded.redacted);
+    format!("recorded {} of the client\n{}{redacted}", counted(recorded.records, "message"), missing_lines(recorded))
 }
 
 fn missing_lines(recorded: &McpRecorded) -> String {
-    let McpRecorded { records: _, unsearched, gaps, refused, unrecorded } = recorded;
+    let McpRecorded { records: _, redacted: _, unsearched, gaps, refused, unrecorded } = recorded;
     output::counts(&[
         (*refused, "message", "not recorded: refused by the server over HTTP, or not delivered"),
         (unrecorded.unreadable, "line", "not recorded: not a message"),

@@ -1,6 +1,6 @@
 //! The report at the end of a replay, and whether it is a failure.
 
-use std::{fs, io, path::Path, process::ExitCode};
+use std::{collections::BTreeMap, fs, io, path::Path, process::ExitCode, sync::Arc};
 
 use serde_json::{Value, json};
 
@@ -127,13 +127,19 @@ fn recorded_text(recorded: &RecordReport) -> String {
         (recorded.unsearched, "exchange", "not recorded: too much work to search for secrets"),
         (recorded.broken, "exchange", "dropped: no record could be made"),
     ]));
-    if !recorded.redacted.is_empty() {
-        let count: u64 = recorded.redacted.values().sum();
-        let kinds: Vec<String> = recorded.redacted.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
-        text.push_str(&format!("  {} redacted: {}\n", counted(count, "value"), one_line(&kinds.join(", "))));
-    }
+    text.push_str(&redacted_text(&recorded.redacted));
     recorded.unredacted.iter().for_each(|path| text.push_str(&unredacted_text(path)));
     text
+}
+
+/// Formats how many values of each kind were redacted; nothing where none was.
+pub(in crate::cli) fn redacted_text(redacted: &BTreeMap<Arc<str>, u64>) -> String {
+    if redacted.is_empty() {
+        return String::new();
+    }
+    let count: u64 = redacted.values().sum();
+    let kinds: Vec<String> = redacted.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+    format!("  {} redacted: {}\n", counted(count, "value"), one_line(&kinds.join(", ")))
 }
 
 /// Formats what to do with a recording that holds secrets by choice.

@@ -91,7 +91,8 @@ fn conclude(report: TapReport) -> Result<(), Failure> {
     match report.recorder.write_error {
         Some(error) if report.recorder.is_failing => {
             let lost = report.recorder.write_failed;
-            Err(Failure::environment(format!("{} could not be written: {error}", counted(lost, "record"))))
+            let what = if lost == 0 { "the trace".to_owned() } else { counted(lost, "record") };
+            Err(Failure::environment(format!("{what} could not be written: {error}")))
         }
         _ => Ok(()),
     }

@@ -148,3 +148,17 @@ async fn hand_written_numbers_keep_their_digits() {
     let played = send(&play, &Request { body: exact.as_bytes().to_vec(), ..body }).await;
     assert_eq!(said(&played), "A");
 }
+
+#[tokio::test]
+async fn what_describes_the_bytes_of_embeddings_is_kept() {
+    let metadata = r#"{"data":[{"index":0,"embed_dtype":"float32","start":0,"end":8,"shape":[2]}]}"#;
+    let said = format!("200 OK\r\ncontent-type: application/octet-stream\r\nmetadata: {metadata}");
+    let upstream = Upstream::start(move |_| Script { pieces: answer(&said, "8 bytes."), end: End::KeepAlive }).await;
+    let shelf = Shelf::empty();
+    let tap = shelf.tap(&upstream, &[]);
+    let request = post("/v1/embeddings", &json!({"model": "m", "input": "x", "encoding_format": "bytes"}));
+    send(&tap, &request).await;
+    tap.stop();
+    let played = send(&shelf.play(&["--strict"]), &request).await;
+    assert_eq!((played.header("metadata"), played.text().as_str()), (Some(metadata), "8 bytes."));
+}

@@ -54,6 +54,8 @@ fn case_19_a_secret_in_arguments_reaches_neither_the_disk_nor_an_error() {
     let script = format!("head -n 1 >/dev/null; echo '{progress}'; echo '{answer}'");
     let output = through(&shelf, &script, format!("{}\n", call(SECRET)).as_bytes());
     assert!(String::from_utf8_lossy(&output.stdout).contains(SECRET), "the client has it as it was");
+    let notes = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(notes.contains("  2 values redacted: 1 github_token, 1 password\n"), "{notes}");
     for entry in walk(shelf.folder.path()) {
         let text = String::from_utf8_lossy(&std::fs::read(&entry).unwrap()).into_owned();
         assert!(!text.contains(SECRET) && !text.contains("correct horse"), "{}: {text}", entry.display());

@@ -107,14 +107,14 @@ fn engines(request: &[u8]) -> Script {
         ),
         "/v1/chat/completions" => event_stream(&chat),
         "/generate_stream" => event_stream(&tgi),
-        "/v1/embeddings" => answer("200 OK", EMBEDDING),
+        "/v1/embeddings" => answer("200 OK\r\nmetadata: {\"shape\":[2]}", EMBEDDING),
         "/v1/rerank" => answer(
             "200 OK",
             r#"{"id":"rerank-8d1c0f2a7b3e4d5c","results":[{"index":0,"document":{"id":"doc-1"},"relevance_score":0.5}]}"#,
         ),
         "/busy" => answer(
             "429 Too Many Requests\r\nretry-after: 7",
-            r#"{"error":{"message":"slow down","type":"rate_limit","code":429}}"#,
+            r#"{"error":{"message":"Service Unavailable","type":"rate_limit","code":429}}"#,
         ),
         _ => answer("404 Not Found", "{}"),
     };
@@ -193,6 +193,7 @@ fn assert_same(path: &str, played: &Answer, seen: &Answer) {
     assert_eq!(comparable(played), comparable(seen), "{path}");
     assert_eq!((played.status, played.header("content-type")), (seen.status, seen.header("content-type")), "{path}");
     assert_eq!(played.header("retry-after"), seen.header("retry-after"), "{path}");
+    assert_eq!(played.header("metadata"), seen.header("metadata"), "{path}");
     assert_eq!(played.chunks.len(), seen.chunks.len(), "{path}: events as they were cut");
 }
 

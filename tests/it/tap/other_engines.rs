@@ -278,3 +278,32 @@ async fn log_probabilities_count_the_tokens_of_several_choices() {
     let counts: Vec<_> = records.iter().map(|record| (record.prompt_tokens, record.output_tokens)).collect();
     assert_eq!(counts, [(3, 1), (2, 3)]);
 }
+
+/// Returns for each of five requests whether the engine may compress its response; `asks` is false for `--ask-nothing`.
+async fn accepted_encodings(asks: bool, request: &[u8]) -> Vec<bool> {
+    let upstream = Upstream::start(|_| Script {
+        pieces: answer("200 OK", r#"{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}]}"#),
+        end: End::KeepAlive,
+    })
+    .await;
+    let tap = Tapping::start(upstream.address, |setup| setup.amends = asks).await;
+    for _ in 0..5 {
+        exchange(tap.address, request).await;
+    }
+    let requests = upstream.requests.lock().unwrap();
+    let posted = requests.iter().filter(|request| request.starts_with(b"POST"));
+    posted.map(|request| String::from_utf8_lossy(request).contains("accept-encoding: gzip")).collect()
+}
+
+#[tokio::test]
+async fn what_is_recorded_is_not_compressed_by_engines_without_ids_either() {
+    let with = |path: &str, headers: &str| {
+        let request = String::from_utf8(post(path, "{\"messages\":[]}")).unwrap();
+        request.replacen("host: test\r\n", &format!("host: test\r\naccept-encoding: gzip\r\n{headers}"), 1).into_bytes()
+    };
+    for path in [CHAT, "/v1/messages", "/v1/embeddings"] {
+        assert_eq!(accepted_encodings(true, &with(path, "")).await, [false; 5], "{path}");
+        assert_eq!(accepted_encodings(false, &with(path, "")).await, [true; 5], "{path}");
+    }
+    assert_eq!(accepted_encodings(true, &with(CHAT, "content-digest: sha-256=:x:\r\n")).await, [true; 5]);
+}

@@ -184,3 +184,35 @@ fn an_audit_lists_secrets_wherever_they_are() {
     let shown = audit.to_string();
     assert!(shown.contains("5 secrets found") && !shown.contains("hunter2"), "{shown}");
 }
+
+#[tokio::test]
+async fn messages_of_errors_are_recorded_with_texts_only_whatever_the_endpoint_is() {
+    let upstream = Upstream::start(|request| {
+        let error = r#"{"error":{"message":"no river named Leine","type":"BadRequestError","param":null,"code":400}}"#;
+        let text = String::from_utf8_lossy(request);
+        let pieces = match text.split(' ').nth(1).unwrap_or_default() {
+            CHAT => event_stream(&[r#"{"choices":[{"index":0,"delta":{"content":"a"}}]}"#, error]),
+            "/plain" => answer("400 Bad Request\r\ncontent-type: text/plain", "no river named Leine"),
+            _ => answer("400 Bad Request", error),
+        };
+        Script { pieces, end: End::KeepAlive }
+    })
+    .await;
+    for keeps_text in [false, true] {
+        let tap = Tapping::start(upstream.address, |setup| {
+            setup.content.text = keeps_text;
+            setup.config.trace_out.set_extension("");
+        })
+        .await;
+        for path in [CHAT, "/v1/completions", "/v1/embeddings", "/plain"] {
+            exchange(tap.address, &post(path, r#"{"stream":true,"prompt":"x"}"#)).await;
+        }
+        tap.until("vcr_records_written_total", 4.0).await;
+        let text = std::fs::read_to_string(file(&tap)).unwrap();
+        // The stream, whose error is recorded by itself too, the embeddings and the plain text twice each, and the completion.
+        let (messages, withheld) = if keeps_text { (7, 0) } else { (0, 6) };
+        assert_eq!(text.matches("Leine").count(), messages, "{text}");
+        assert_eq!(text.matches("(not recorded)").count(), withheld, "{text}");
+        tap.stop().await;
+    }
+}

@@ -1,6 +1,13 @@
 //! Files that fill, move away, cannot be written or do not answer: recording suffers, traffic does not.
 
-use std::{fs, io::Read, os::unix::fs::PermissionsExt, path::Path, process::Command, time::Duration};
+use std::{
+    fs,
+    io::{Read, Write},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    path::PathBuf,
+    process::Command,
+    time::Duration,
+};
 
 use vllm_vcr::recording::trace::{CreateMode, RotationLimits};
 
@@ -152,8 +159,7 @@ async fn a_file_that_breaks_is_left_and_another_one_begun() {
 }
 
 /// A tap whose disk takes nothing any more after a while, and what lets the disk go.
-async fn hanging(upstream: &Upstream, folder: &Path) -> (Tapping, impl FnOnce()) {
-    let pipe = folder.join("trace.jsonl");
+async fn hanging(upstream: &Upstream, pipe: PathBuf) -> (Tapping, impl FnOnce()) {
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let (done, wait) = std::sync::mpsc::channel::<()>();
     let reading = {
@@ -184,7 +190,7 @@ async fn hanging(upstream: &Upstream, folder: &Path) -> (Tapping, impl FnOnce())
 async fn health_tells_of_a_disk_that_does_not_answer() {
     let upstream = engine().await;
     let folder = tempfile::tempdir().unwrap();
-    let (tap, let_go) = hanging(&upstream, folder.path()).await;
+    let (tap, let_go) = hanging(&upstream, folder.path().join("trace.jsonl")).await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let admin = listener.local_addr().unwrap();
     let serving = tokio::spawn(tap.handle.clone().serve(listener, std::future::pending()));
@@ -214,7 +220,7 @@ async fn health_tells_of_a_disk_that_does_not_answer() {
 async fn a_disk_that_does_not_answer_delays_no_request() {
     let upstream = engine().await;
     let folder = tempfile::tempdir().unwrap();
-    let (tap, let_go) = hanging(&upstream, folder.path()).await;
+    let (tap, let_go) = hanging(&upstream, folder.path().join("trace.jsonl")).await;
     // More than the pipe holds.
     let body = format!(r#"{{"messages":[],"x":"{}"}}"#, "y".repeat(100_000));
     for _ in 0..8 {
@@ -231,5 +237,28 @@ async fn a_disk_that_does_not_answer_delays_no_request() {
     assert!(report.recorder.write_failed > 0, "{report:?}");
     assert_eq!(report.recorder.write_error.as_deref(), Some("the disk did not answer at the end"));
     assert_eq!(report.recorder.written + report.recorder.write_failed, 10, "{report:?}");
+    let_go();
+}
+
+#[tokio::test]
+async fn a_disk_that_does_not_answer_once_all_is_written_costs_no_record() {
+    let upstream = engine().await;
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("trace.jsonl.gz");
+    let (tap, let_go) = hanging(&upstream, pipe.clone()).await;
+    ask(&tap, 2).await;
+    tap.until("vcr_records_written_total", 2.0).await;
+    // Fills the pipe, so that the end of the trace finds no place.
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().try_into().unwrap();
+    let mut filling = fs::OpenOptions::new().write(true).custom_flags(nonblocking).open(&pipe).unwrap();
+    for size in [4096, 1] {
+        while filling.write(&vec![0; size]).is_ok() {}
+    }
+    let (report, _) = tap.stop().await;
+    let recorder = report.recorder;
+    assert_eq!(
+        (recorder.written, recorder.write_failed, recorder.write_error, recorder.is_failing),
+        (2, 0, None, false)
+    );
     let_go();
 }

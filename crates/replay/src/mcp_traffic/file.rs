@@ -3,12 +3,12 @@
 //! What is not whole yet is at the end of the partial file all the same, twice a second, so that a client that kills the tap loses
 //! nothing that is older.
 
-use std::{error::Error, path::PathBuf};
+use std::{collections::BTreeMap, error::Error, path::PathBuf, sync::Arc};
 
 use crate::{
     matching::requests::RequestConsumption,
     mcp::{FinishedExchange, ParamRules, RecordIndex, is_by_method, is_list},
-    player::{redact_exchange, redact_named},
+    player::{RecordCounts, redact_exchange, redact_named},
 };
 use base::rate_limited_log::RateLimitedLog;
 use recording::{
@@ -41,7 +41,8 @@ impl RecordingTarget {
         let known = (self.mode == WriteMode::Append && self.cassette.exists()).then(|| self.known()).transpose()?;
         let writer = CassetteWriter::create(&self.cassette, &self.header, self.mode)?;
         let (named, failing) = (NamedValues::default(), RateLimitedLog::default());
-        Ok(OpenedCassette { writer, known, target: self, named, has_news: false, failing })
+        let counts = RecordCounts::default();
+        Ok(OpenedCassette { writer, known, target: self, named, counts, has_news: false, failing })
     }
 
     fn known(&self) -> Result<KnownRecords, CassetteError> {
@@ -88,6 +89,7 @@ pub struct OpenedCassette {
     pub(super) target: RecordingTarget,
     /// Secrets that names show in what was written.
     named: NamedValues,
+    counts: RecordCounts,
     /// Something came since the partial file was written.
     pub(super) has_news: bool,
     failing: RateLimitedLog,
@@ -104,6 +106,7 @@ impl OpenedCassette {
             return Some(false);
         }
         self.named.add(&seen);
+        self.counts.add_redacted(&seen);
         self.writer.add(exchange);
         Some(true)
     }
@@ -123,10 +126,12 @@ impl OpenedCassette {
         }
     }
 
-    pub(super) fn finish(mut self) -> Result<(), CassetteError> {
+    /// Writes the cassette; returns the redacted values by kind.
+    pub(super) fn finish(mut self) -> Result<BTreeMap<Arc<str>, u64>, CassetteError> {
         if !self.named.is_empty() {
             self.writer.mend(|whole| redact_named(&self.target.secrets, &self.named, whole))?;
         }
-        self.writer.finish().map(drop)
+        self.writer.finish()?;
+        Ok(self.counts.report().redacted)
     }
 }

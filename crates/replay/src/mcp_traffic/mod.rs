@@ -11,6 +11,7 @@ mod sink;
 mod source;
 
 use std::{
+    collections::BTreeMap,
     error::Error,
     io,
     path::PathBuf,
@@ -52,7 +53,7 @@ pub const SESSION: &str = "mcp-session-id";
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(5);
 
 /// Counts of a recording.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct McpRecorded {
     /// Messages of the client that became records.
     pub records: u64,
@@ -64,6 +65,8 @@ pub struct McpRecorded {
     pub refused: u64,
     /// What could not be recorded for other reasons.
     pub unrecorded: Unrecorded,
+    /// Redacted values by kind, of one connection; a player counts its own ([`RecordReport`](crate::player::RecordReport)).
+    pub redacted: BTreeMap<Arc<str>, u64>,
 }
 
 impl McpRecorded {
@@ -257,7 +260,7 @@ impl McpRecorder {
     /// Ends the recording; blocks until everything was handed over. `None` where answers are compared and not recorded, or nothing came.
     pub fn finish(&self) -> Option<McpRecorded> {
         let ended = self.recorder.finish().ok().flatten().and_then(Result::ok);
-        let mut recorded = *self.ended.get_or_init(|| ended.unwrap_or_default());
+        let mut recorded = self.ended.get_or_init(|| ended.unwrap_or_default()).clone();
         recorded.gaps += self.gaps.load(Relaxed);
         let is_recording = recorded.records > 0 || self.player.as_ref().is_some_and(|player| player.is_recording());
         (is_recording && self.next.load(Relaxed) > 0).then_some(recorded)

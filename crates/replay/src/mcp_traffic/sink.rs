@@ -318,7 +318,7 @@ impl Sink for McpSink {
         let left: Vec<_> = self.sessions.iter().map(|(key, session)| (key.clone(), session.left)).collect();
         left.into_iter().for_each(|(key, left)| self.close(&key, left.unwrap_or(Sender::Client)));
         if let RecordSink::File(file) = self.records {
-            file.finish()?;
+            self.recorded.redacted = file.finish()?;
         }
         Ok(self.recorded)
     }

@@ -37,6 +37,7 @@ use std::{
 use base::lock::Lock;
 use http::Request;
 
+pub(crate) use crate::player::record::record_report::RecordCounts;
 pub use crate::player::{
     answer::{
         content::{other_form, stream_error},
