@@ -53,7 +53,7 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
         let results = Arc::new(Results::new(&workload, slo, args.warmup.unwrap_or_default(), args.check));
         let (planned, tokenizer) = (plan.requests() as u64, inputs::tokenizer(&args)?);
         let mut configuration = setup(&args)?;
-        let inputs = RunInputs::of(&workload, &configuration, planned, args.seed);
+        let inputs = RunInputs::of(&workload, &configuration, planned, &args);
         configuration.rules = workload.rules.clone();
         let ceiling = match args.calibrate {
             true => calibration::ceiling(&configuration, &workload, &plan, stopped.clone()).await?,
@@ -99,8 +99,8 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Prints what to do about a target that has no such path.
-fn advise(targets: &[UpstreamUrl], errors: &BTreeMap<u16, String>) {
-    let advice = targets.iter().find_map(api_path_advice).filter(|_| errors.contains_key(&404));
+fn advise(targets: &[UpstreamUrl], errors: &BTreeMap<String, String>) {
+    let advice = targets.iter().find_map(api_path_advice).filter(|_| errors.contains_key("404"));
     advice.into_iter().for_each(|advice| output::note(&format!("hint: {advice}\n")));
 }
 
@@ -131,7 +131,7 @@ fn load(args: &ReplayArgs) -> Result<Load, Failure> {
         ArrivalsArg::Recorded => Arrivals::Recorded,
         ArrivalsArg::Constant => Arrivals::Constant(rate),
         ArrivalsArg::Poisson => Arrivals::Gamma(rate, 1.0),
-        ArrivalsArg::Gamma => Arrivals::Gamma(rate, args.burstiness.unwrap_or(0.5)),
+        ArrivalsArg::Gamma => Arrivals::Gamma(rate, args.burstiness()),
         ArrivalsArg::Burst => Arrivals::Burst,
     };
     let Some(places) = args.concurrency.map(NonZeroUsize::get) else { return Ok(Load::Open(arrivals, args.speed)) };
@@ -155,10 +155,7 @@ fn setup(args: &ReplayArgs) -> Result<Drive, Failure> {
         return Err(Failure::usage("--out -: the report is on standard output; name a file"));
     }
     if let Some(out) = args.out.as_deref().filter(|out| out.exists()) {
-        return Err(Failure::usage(format!(
-            "--out {}: the file exists; choose another name, or remove it",
-            out.display()
-        )));
+        return Err(outputs::exists("--out", out));
     }
     if let Some((name, _)) = args.header.iter().find(|(_, text)| HeaderValue::from_str(text).is_err()) {
         let message = format!("--header {name}: the value has characters that are not allowed in a header");

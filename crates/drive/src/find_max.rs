@@ -105,7 +105,7 @@ impl Climb {
     /// # Errors
     /// When the requests of a rung cannot be sent.
     pub async fn run(&self, mut each: impl FnMut(&Rung)) -> Result<(FoundMax, Vec<Reason>), DriveError> {
-        let (mut rungs, mut reasons, mut done) = (Vec::new(), Vec::new(), 0);
+        let (mut rungs, mut reasons, mut done, mut all_sent) = (Vec::new(), Vec::new(), 0, 0);
         let ended = loop {
             let concurrency = match self.search.next(&rungs) {
                 Ok(concurrency) => concurrency,
@@ -117,6 +117,7 @@ impl Climb {
             plan.repeats = true;
             let per_session = plan.requests().div_ceil(sessions).max(1);
             let (rung, seen, sent) = self.rung(plan, &rungs).await?;
+            all_sent += sent;
             done += usize::try_from(sent).unwrap_or_default() / per_session;
             add(&mut reasons, seen, &rung);
             each(&rung);
@@ -124,6 +125,7 @@ impl Climb {
             rungs.push(rung);
             rungs.sort_by_key(|rung: &Rung| rung.concurrency);
             if *self.stopped.borrow() {
+                reasons.push(Reason::Stopped { planned: None, sent: all_sent });
                 break ClimbEnd::Stopped;
             }
             if failed {

@@ -27,7 +27,8 @@ use serde_json::Value;
 const MOST_BYTES: usize = 16 << 20;
 
 /// Content that later turns repeat of earlier ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum History {
     /// What was answered when it was recorded.
     #[default]

@@ -130,7 +130,8 @@ impl Results {
     }
 
     /// Adds the record of a request that was to be sent at `intended` and was sent at `sent`, from the start of the run. Takes the status out of it
-    /// with which this client itself reports that a server did not answer.
+    /// with which this client itself reports that a server did not answer. A response that is no answer of a model becomes an error in the record
+    /// too, so that all who read it count it as one.
     pub fn add(
         &self,
         request: usize,
@@ -155,6 +156,9 @@ impl Results {
         );
         record.status = record.status.filter(|_| !is_own);
         let is_good = is_answered(&recorded.record, record);
+        if record.outcome == Some(Outcome::Finished) && !is_good {
+            record.outcome = Some(Outcome::Error);
+        }
         let mut sample = Sample { request, intended, sent, is_good, ..Sample::of(recorded, record) };
         let times = [sample.ttft, meter::itl(record).map(|gaps| gaps.each).max(), sample.tpot, meter::e2e(record)];
         sample.keeps_slo = is_good && self.slo.is_kept(times);
@@ -294,10 +298,7 @@ impl Figures {
         }
         let (late, is_good) = (sample.sent.saturating_sub(sample.intended), sample.is_good);
         self.late.record(late);
-        let outcome = match record.outcome {
-            Some(Outcome::Finished) if !is_good => "no_answer",
-            outcome => outcome.map_or("", Outcome::name),
-        };
+        let outcome = record.outcome.map_or("", Outcome::name);
         if let Some(status) = record.status {
             *self.by_status.entry(status).or_default() += 1;
         }

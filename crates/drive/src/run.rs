@@ -22,15 +22,15 @@ use base::{
     one_line::{clipped, one_line},
     stats::Durations,
 };
-use bytes::Bytes;
 use http::HeaderName;
 use net::{
     server::Workers,
     upstream::{UpstreamOptions, UpstreamUrl},
 };
 use recording::{
+    cassette::Moment,
     redaction::{RedactionRules, Redactor},
-    trace::{CreateMode, Record},
+    trace::{CreateMode, Outcome, Record, ResponseContent},
 };
 use replay::timing::Pacer;
 use rustix::time::ClockId;
@@ -134,8 +134,9 @@ pub struct Driven {
     pub sent: u64,
     /// Answers that later turns repeated.
     pub history: HistoryCounts,
-    /// The beginning of the first error response of each status, without secrets.
-    pub errors: BTreeMap<u16, String>,
+    /// The beginning of the first response of each status that was an error or no answer of a model, without secrets; by the outcome, why there was no
+    /// response.
+    pub errors: BTreeMap<String, String>,
     /// Counts of their records.
     pub recorder: RecorderReport,
 }
@@ -178,7 +179,7 @@ struct Noted {
     next_session: AtomicUsize,
     lag: Lock<Durations>,
     history: Lock<HistoryCounts>,
-    errors: Lock<BTreeMap<u16, String>>,
+    errors: Lock<BTreeMap<String, String>>,
 }
 
 /// Sends a plan's requests and waits for their ends, or until `stopped` completes; what is on its way then is cut off and counts as cut.
@@ -260,11 +261,27 @@ impl DrivenRun {
         self.targets.get(target).map(String::as_str)
     }
 
-    /// Keeps the beginning of the first error response with this status, without its secrets.
-    fn add_error(&self, status: u16, body: &[Bytes]) {
+    /// Keeps the beginning of the first error of this kind, without its secrets.
+    fn add_error(&self, kind: &str, said: &[u8]) {
         let mut errors = self.noted.errors.lock();
-        errors.entry(status).or_insert_with(|| beginning(&body.concat(), &self.rules, &self.prompts.headers));
+        errors.entry(kind.to_owned()).or_insert_with(|| beginning(said, &self.rules, &self.prompts.headers));
     }
+}
+
+/// What a response said that was no error by its status: its type, and its body or the event with the error.
+fn said(record: &Record) -> Option<Vec<u8>> {
+    let Some(response) = &record.response else {
+        return Some(record.error.as_ref()?.body.as_ref()?.clone().into_bytes());
+    };
+    let data = match &response.content {
+        ResponseContent::Body(body) => body.as_slice(),
+        ResponseContent::Events(events) => {
+            let mut data = events.iter().filter_map(|Moment(_, data, _)| data.as_deref());
+            let error = data.clone().rfind(|data| data.contains(r#""error""#));
+            error.or_else(|| data.next()).unwrap_or_default().as_bytes()
+        }
+    };
+    Some([response.header("content-type").unwrap_or("no content type").as_bytes(), b": ", data].concat())
 }
 
 /// The beginning of a body in a line, without secrets: those of a run's own headers too.
@@ -334,6 +351,11 @@ fn hook(run: Arc<OnceLock<(Arc<DrivenRun>, Duration)>>, results: Arc<Results>) -
             record.extra.insert(TARGET.to_owned(), json!(target));
         }
         results.add(index, request, intended, sent, record);
+        if let (Some(Outcome::Error), Some(status @ ..400), None | Some(0)) =
+            (record.outcome, record.status, record.choice)
+        {
+            said(record).into_iter().for_each(|said| run.add_error(&status.to_string(), &said));
+        }
     }))
 }
 

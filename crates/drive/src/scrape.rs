@@ -158,18 +158,13 @@ impl PageWatch {
         let _ended = (&mut self.task).await;
         let faults = HitFaults::of(&self.upstream, start).await;
         let seen = self.seen.lock().await;
-        let (first, last) = (seen.pages.first(), seen.last.as_ref());
-        let delta = |of: fn(&Page) -> Option<f64>| {
-            let (before, after) = (of(&first?.1)?, of(&last?.1)?);
-            // A server that was restarted counts from zero.
-            Some(if after >= before { after - before } else { after })
-        };
+        let last = seen.last.as_ref();
         let ratio = |above: Option<f64>, below: Option<f64>| {
             let (above, below) = (above?, below?);
             (below > 0.0).then(|| above / below)
         };
-        let queries = delta(|page| page.point.prefix_cache_queries);
-        let ttft_count = delta(|page| page.ttft_count);
+        let queries = seen.delta(|page| page.point.prefix_cache_queries);
+        let ttft_count = seen.delta(|page| page.ttft_count);
         let point = |(at, page): &(Instant, Page)| {
             let at_s =
                 at.saturating_duration_since(start).as_secs_f64() - start.saturating_duration_since(*at).as_secs_f64();
@@ -180,8 +175,8 @@ impl PageWatch {
             failures: seen.failures,
             failure: seen.failure.clone(),
             ttft_count,
-            ttft_mean_ms: ratio(delta(|page| page.ttft_sum), ttft_count).map(|seconds| seconds * 1e3),
-            prefix_cache_hit_rate: ratio(delta(|page| page.point.prefix_cache_hits), queries),
+            ttft_mean_ms: ratio(seen.delta(|page| page.ttft_sum), ttft_count).map(|seconds| seconds * 1e3),
+            prefix_cache_hit_rate: ratio(seen.delta(|page| page.point.prefix_cache_hits), queries),
             prefix_cache_queries: queries,
             num_gpu_blocks: last.and_then(|(_, page)| page.num_gpu_blocks),
             block_size: last.and_then(|(_, page)| page.block_size),
@@ -273,6 +268,17 @@ impl ScrapedPages {
         }
     }
 
+    /// What a counter rose by from the first page to the last one. A server that was restarted counts from zero.
+    fn delta(&self, of: fn(&Page) -> Option<f64>) -> Option<f64> {
+        let mut values = self.pages.iter().chain(&self.last).filter_map(|(_, page)| of(page));
+        let mut before = values.next()?;
+        Some(values.fold(0.0, |sum, after| {
+            let rise = if after >= before { after - before } else { after };
+            before = after;
+            sum + rise
+        }))
+    }
+
     /// Leaves out every second point where there are too many; returns whether there were.
     fn thin(&mut self) -> bool {
         let are_many = self.pages.len() >= MOST_POINTS;
@@ -310,6 +316,18 @@ mod tests {
         assert_eq!((page.num_gpu_blocks, page.block_size), (Some(300), Some(16)));
         let old = Page::read("vllm:gpu_cache_usage_perc 0.25\nvllm:gpu_prefix_cache_hits_total 1\n").point;
         assert_eq!((old.kv_cache_usage, old.prefix_cache_hits, old.waiting), (Some(0.25), Some(1.0), None));
+    }
+
+    #[test]
+    fn a_counter_that_begins_again_adds_to_what_was_counted_before() {
+        let mut seen = ScrapedPages::default();
+        assert_eq!(seen.delta(|page| page.ttft_count), None);
+        for count in ["100", "4288", "", "896", "5760"] {
+            let page = Page::read(&format!("vllm:time_to_first_token_seconds_count {count}\n"));
+            seen.add(Ok((Instant::now(), page)));
+        }
+        assert_eq!(seen.delta(|page| page.ttft_count), Some(4188.0 + 896.0 + 4864.0));
+        assert_eq!(seen.delta(|page| page.ttft_sum), None);
     }
 
     #[test]

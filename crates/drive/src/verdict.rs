@@ -111,8 +111,9 @@ pub enum Reason {
     },
     /// The run was stopped before its end.
     Stopped {
-        /// Requests that were to be sent.
-        planned: u64,
+        /// Requests that were to be sent; `None` of a search, which sends its requests again and again.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        planned: Option<u64>,
         /// Requests that were sent.
         sent: u64,
     },
@@ -177,7 +178,8 @@ impl fmt::Display for Reason {
             Self::ContentDiffers { responses, compared } => {
                 write!(f, "{responses} of {compared} responses are not what was recorded")
             }
-            Self::Stopped { planned, sent } => write!(f, "stopped after {sent} of {planned} requests"),
+            Self::Stopped { planned: Some(planned), sent } => write!(f, "stopped after {sent} of {planned} requests"),
+            Self::Stopped { planned: None, sent } => write!(f, "stopped after {sent} requests"),
             Self::ClockStep { by_ms } => write!(f, "the system's clock was set by {by_ms:.0} ms during the run"),
             Self::ResultsLost { requests } => {
                 write!(f, "the results of {requests} requests are missing, or could not be written")
@@ -226,7 +228,7 @@ impl Verdict {
             reasons.push(Reason::ContentDiffers { responses: check.differ, compared: check.compared });
         }
         if driven.stopped {
-            reasons.push(Reason::Stopped { planned, sent: driven.sent });
+            reasons.push(Reason::Stopped { planned: Some(planned), sent: driven.sent });
         }
         if driven.spent.clock_step > MAX_CLOCK_STEP {
             reasons.push(Reason::ClockStep { by_ms: millis(driven.spent.clock_step) });

@@ -8,6 +8,7 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use http::HeaderName;
+use serde::Serialize;
 
 use super::{find_max, inputs, outputs::OutputArgs, server_side};
 use crate::{
@@ -146,8 +147,16 @@ pub(in crate::cli) struct ReplayArgs {
     pub(in crate::cli) outputs: OutputArgs,
 }
 
+impl ReplayArgs {
+    /// Shape of the gamma distribution.
+    pub(super) fn burstiness(&self) -> f64 {
+        self.burstiness.unwrap_or(0.5)
+    }
+}
+
 /// How requests arrive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub(in crate::cli) enum ArrivalsArg {
     /// At the recorded times.
     Recorded,

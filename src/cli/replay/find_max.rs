@@ -53,7 +53,7 @@ pub(super) async fn run(
     output::note(&format!("{HEAD}\n"));
     let (found, mut reasons) = climb.run(|rung| output::note(&format!("{}\n", row(rung)))).await?;
     reasons.extend(ceiling.and_then(|ceiling| found.client_bound(ceiling)));
-    let verdict = Verdict { valid: reasons.is_empty() && found.ended != ClimbEnd::Stopped, reasons };
+    let verdict = Verdict { valid: reasons.is_empty(), reasons };
     let printed = PrintedSearch { version: build::VERSION, verdict, ceiling, find_max: found };
     let as_text = || text(&printed.find_max, &printed.verdict);
     let code = output::verdict(printed.verdict.valid, as_json, || &printed, as_text)?;
@@ -98,8 +98,7 @@ fn text(found: &FoundMax, verdict: &Verdict) -> String {
         _ => format!("most       {:.1} tokens/s at a concurrency of {}", rung.output_throughput, rung.concurrency),
     }));
     lines.push(format!("ended      {}", ended(found.ended)));
-    let is_only_stopped = found.ended == ClimbEnd::Stopped && verdict.reasons.is_empty();
-    lines.push(if is_only_stopped { "not valid: stopped".to_owned() } else { super::printed::judged(verdict) });
+    lines.push(super::printed::judged(verdict));
     lines.join("\n") + "\n"
 }
 

@@ -5,7 +5,7 @@ use std::{
     fmt::Write as _,
     fs::File,
     io::{self, BufWriter, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     str::FromStr,
     sync::Arc,
     time::{Duration, SystemTime},
@@ -77,6 +77,11 @@ impl FromStr for SavePath {
     }
 }
 
+/// The error of a flag that names a file which exists.
+pub(super) fn exists(flag: &str, path: &Path) -> Failure {
+    Failure::usage(format!("{flag} {}: the file exists; choose another name, or remove it", path.display()))
+}
+
 /// Files that are open, so that no run is lost for a name that cannot be written, and their descriptions of the run.
 #[derive(Debug)]
 pub(super) struct Saves {
@@ -94,7 +99,10 @@ impl Saves {
                 return Err(Failure::usage(message).hint("save them as .json or .csv"));
             }
             let file = File::options().write(true).create_new(true).open(&save.path);
-            let failed = |error: io::Error| Failure::environment(format!("--save {}: {error}", save.path.display()));
+            let failed = |error: io::Error| match error.kind() {
+                io::ErrorKind::AlreadyExists => exists("--save", &save.path),
+                _ => Failure::environment(format!("--save {}: {error}", save.path.display())),
+            };
             Ok((save.clone(), file.map_err(failed)?))
         };
         let run = BenchmarkRun {
@@ -117,7 +125,7 @@ impl Saves {
 
     /// Writes the files.
     pub(super) fn save(self, printed: &Printed, results: &Results, measured: &Measured) -> Result<(), Failure> {
-        let native = json!({"commit": printed.commit, "build": ProgramBuild::this(), "verdict": printed.verdict, "counted_by": printed.results.counted_by});
+        let native = json!({"commit": printed.commit, "build": ProgramBuild::this(), "run": printed.run, "verdict": printed.verdict, "counted_by": printed.results.counted_by});
         let run = BenchmarkRun { native, ..self.run.clone() };
         self.write(|format, out| match format {
             SaveFormat::Json => json(out, printed),

@@ -1,20 +1,25 @@
 //! What `replay` prints: one object, or its figures as text.
 
-use std::{collections::BTreeMap, process::ExitCode};
+use std::{collections::BTreeMap, num::NonZeroUsize, process::ExitCode, time::Duration};
 
 use serde::Serialize;
 
-use super::{outputs, server_side::ServerSide};
+use super::{
+    args::{ArrivalsArg, ReplayArgs},
+    outputs,
+    server_side::ServerSide,
+};
 use crate::{
-    base::stats::Summary,
+    base::{stats::Summary, units::Millis},
     cli::{failure::Failure, output},
     drive::{
-        Ceiling, Drive, Verdict, Workload,
+        Ceiling, Drive, History, Verdict, Workload,
         drift::DriftReport,
         history::HistoryCounts,
         peers::PeerReport,
         results::{ResultsReport, TargetCounts},
     },
+    replay::meter::Slo,
 };
 
 /// Inputs of a run.
@@ -29,17 +34,67 @@ pub(super) struct RunInputs {
     seed: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     cache_salt: Option<String>,
+    #[serde(flatten)]
+    load: RunLoad,
+}
+
+/// Flags that shape a run: which requests are sent, when, and how they are judged. `None` where a flag says nothing of this load.
+#[derive(Debug, Serialize)]
+struct RunLoad {
+    concurrency: Option<NonZeroUsize>,
+    arrivals: Option<ArrivalsArg>,
+    rate: Option<f64>,
+    burstiness: Option<f64>,
+    speed: Option<f64>,
+    max_think_ms: Option<f64>,
+    duration_ms: Option<f64>,
+    limit: Option<NonZeroUsize>,
+    sample: f64,
+    shard: String,
+    history: History,
+    prime: bool,
+    warmup_ms: f64,
+    max_errors: f64,
+    /// The limits of `goodput`.
+    slo_ms: BTreeMap<&'static str, f64>,
+}
+
+impl RunLoad {
+    fn of(args: &ReplayArgs) -> Self {
+        let millis = |time: Duration| Millis::from(time).0;
+        let is_open = args.concurrency.is_none();
+        let Slo { ttft, itl, tpot, e2e } = args.slo.unwrap_or_default();
+        let limits = [("ttft", ttft), ("itl", itl), ("tpot", tpot), ("e2e", e2e)];
+        Self {
+            concurrency: args.concurrency,
+            arrivals: is_open.then_some(args.arrivals),
+            rate: args.rate,
+            burstiness: (args.arrivals == ArrivalsArg::Gamma).then(|| args.burstiness()),
+            speed: is_open.then_some(args.speed),
+            max_think_ms: args.max_think.map(millis),
+            duration_ms: args.duration.map(millis),
+            limit: args.limit,
+            sample: args.sample,
+            shard: format!("{}/{}", args.shard.0, args.shard.1),
+            history: args.history,
+            prime: args.prime,
+            warmup_ms: args.warmup.map_or(0.0, millis),
+            max_errors: args.max_errors,
+            slo_ms: limits.into_iter().filter_map(|(name, limit)| Some((name, millis(limit?)))).collect(),
+        }
+    }
 }
 
 impl RunInputs {
-    pub(super) fn of(workload: &Workload, configuration: &Drive, planned: u64, seed: u64) -> Self {
+    pub(super) fn of(workload: &Workload, configuration: &Drive, planned: u64, args: &ReplayArgs) -> Self {
         Self {
             workload: workload.name.clone(),
             targets: configuration.targets.iter().map(ToString::to_string).collect(),
             planned,
             left_out: workload.left_out.clone(),
-            seed,
+            seed: args.seed,
             cache_salt: configuration.prompts.cache_salt.clone(),
+            load: RunLoad::of(args),
         }
     }
 }
@@ -56,9 +111,9 @@ pub(super) struct Printed {
     pub(super) ceiling: Option<Ceiling>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) history: Option<HistoryCounts>,
-    /// The beginning of the first error response of each status.
+    /// The beginning of the first failed response of each status; by the outcome, why there was no response.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(super) errors: BTreeMap<u16, String>,
+    pub(super) errors: BTreeMap<String, String>,
     pub(super) results: ResultsReport,
     /// The servers' metrics, with --scrape.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,7 +132,7 @@ impl Printed {
 const SHOWN: usize = 20;
 
 /// How the requests that failed ended, and what the servers said to the first of each status.
-fn failures(results: &ResultsReport, errors: &BTreeMap<u16, String>) -> Vec<String> {
+fn failures(results: &ResultsReport, errors: &BTreeMap<String, String>) -> Vec<String> {
     let ends: Vec<String> = results.failures.iter().map(|(end, count)| format!("{count} {end}")).collect();
     let mut lines = Vec::new();
     if results.failed > 0 {
@@ -86,7 +141,10 @@ fn failures(results: &ResultsReport, errors: &BTreeMap<u16, String>) -> Vec<Stri
     if results.as_recorded > 0 {
         lines.push(format!("as recorded {} were refused with the status that they had been", results.as_recorded));
     }
-    lines.extend(errors.iter().map(|(status, text)| format!("           status {status}: {text}")));
+    lines.extend(errors.iter().map(|(kind, text)| {
+        let kind = if kind.parse::<u16>().is_ok() { format!("status {kind}") } else { kind.clone() };
+        format!("           {kind}: {text}")
+    }));
     if results.unread_events > 0 {
         lines.push(format!("events     {} could not be read: they are no JSON", results.unread_events));
     }
@@ -108,7 +166,7 @@ fn targets(results: &ResultsReport) -> impl Iterator<Item = String> {
     })
 }
 
-fn text(Printed { verdict, ceiling, history, errors, results, server_side, printed_as, .. }: &Printed) -> String {
+fn text(Printed { run, verdict, ceiling, history, errors, results, server_side, printed_as, .. }: &Printed) -> String {
     let mut lines: Vec<String> = Vec::new();
     lines.extend(history.map(|HistoryCounts { live, recorded }| {
         format!("history    {live} answers of this run were repeated, {recorded} recorded ones in place of others")
@@ -124,7 +182,8 @@ fn text(Printed { verdict, ceiling, history, errors, results, server_side, print
     lines.extend(targets(results));
     lines.push(tokens(results));
     if let (Some(requests), Some(tokens)) = (results.goodput, results.token_goodput) {
-        lines.push(format!("goodput    {requests:.2} requests/s, {tokens:.1} tokens/s"));
+        let limits: Vec<String> = run.load.slo_ms.iter().map(|(name, limit)| format!("{name} {limit} ms")).collect();
+        lines.push(format!("goodput    {requests:.2} requests/s, {tokens:.1} tokens/s within {}", limits.join(", ")));
     }
     if let Some(drift) = results.drift.filter(|drift| drift.largest != 0) {
         let DriftReport { prompts, median, p99, largest, .. } = drift;

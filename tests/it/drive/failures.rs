@@ -38,6 +38,47 @@ fn the_first_error_of_each_status_is_shown_with_advice_and_without_secrets() {
 }
 
 #[test]
+fn what_is_no_completion_fails_in_the_runs_trace_too_and_is_shown() {
+    let trace = Trace::of(&(0..4).map(|number| line(number, 200)).collect::<Vec<_>>());
+    let good = Server::start(
+        |_, _| json!({"choices": [{"index": 0, "text": "a b", "finish_reason": "length"}], "usage": {"prompt_tokens": 4, "completion_tokens": 2}}),
+    );
+    let login = Server::start(|_, _| json!({"detail": "login required"}));
+    let event = "data: {\"choices\":[{\"index\":0,\"text\":\"a\"}]}\n\ndata: {\"error\":{\"message\":\"engine dead\"}}\n\ndata: [DONE]\n\n";
+    let dead = Server::start(move |_, _| json!(event));
+    let (runs, gate) =
+        (["good", "login", "dead"].map(|name| trace.path(&format!("{name}.jsonl"))), trace.path("gate.toml"));
+    std::fs::write(&gate, "[error_share]\nmax = '1%'\n").unwrap();
+    for ((server, out), said) in [good, login, dead].iter().zip(&runs).zip([
+        "",
+        r#"status 200: application/json: {"detail":"login required"}"#,
+        r#"status 200: text/event-stream: {"error":{"message":"engine dead"}}"#,
+    ]) {
+        let flags = ["--target", &server.url(), "--arrivals", "burst", "--out", out.to_str().unwrap()];
+        let shown = vcr(&[&["replay", trace.file.to_str().unwrap()][..], &flags].concat()).stdout;
+        assert!(String::from_utf8_lossy(&shown).contains(said), "{}", String::from_utf8_lossy(&shown));
+    }
+    for (run, code) in runs.iter().zip([0, 1, 1]) {
+        let files = [&runs[0], run, &gate].map(|path| path.to_str().unwrap());
+        let compared = vcr(&["inspect", "compare", files[0], files[1], "--gate", files[2]]);
+        assert_eq!(compared.status.code(), Some(code), "{}", String::from_utf8_lossy(&compared.stdout));
+    }
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_no_gateway_with_a_status() {
+    let trace = Trace::of(&[line(0, 200)]);
+    let (printed, shown) = drive(&trace, &["--target", "http://127.0.0.1:1"]);
+    let why = printed["errors"]["upstream_failed"].as_str().unwrap();
+    assert!(why.starts_with("the upstream cannot be reached: Connection refused"), "{printed:#}");
+    assert!(shown.contains(&format!("upstream_failed: {why}")) && !shown.contains("status 502"), "{shown}");
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let (printed, _) = drive(&trace, &["--target", &url, "--timeout", "200ms"]);
+    assert_eq!(printed["errors"], json!({"timed_out": "the upstream took too long: no response within 200ms"}));
+}
+
+#[test]
 fn targets_are_counted_apart() {
     let trace = Trace::of(&(0..6).map(|number| line(number, 200)).collect::<Vec<_>>());
     let good = Running::start(&["play", "--synthetic", "random", "--port", "0"]);

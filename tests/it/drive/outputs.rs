@@ -51,7 +51,37 @@ fn a_run_is_saved_in_every_format_with_the_same_figures() {
     let aggregate = &report["results"]["request_performance"]["aggregate"];
     assert_eq!(aggregate["requests"]["total"], json!(requests));
     assert_eq!(aggregate["latency"]["time_to_first_token"]["units"], "ms");
-    assert_eq!(report["scenario"]["load"]["native"]["config"]["verdict"]["valid"], printed["verdict"]["valid"]);
+    let native = &report["scenario"]["load"]["native"]["config"];
+    assert_eq!(native["verdict"]["valid"], printed["verdict"]["valid"]);
+    assert_eq!(native["run"]["arrivals"], "burst");
+}
+
+#[test]
+fn a_run_says_what_load_it_was() {
+    let trace = tree::root().join("traces/builtin.jsonl.gz");
+    let run = |flags: &[&str]| -> Value {
+        let fixed = ["replay", trace.to_str().unwrap(), "--target", "http://127.0.0.1:1", "--limit", "3", "--json"];
+        serde_json::from_slice::<Value>(&vcr(&[&fixed[..], flags].concat()).stdout).unwrap()["run"].take()
+    };
+    let open =
+        run(&["--arrivals", "gamma", "--rate", "20", "--speed", "2", "--warmup", "1ms", "--slo", "ttft=10ms,e2e=2s"]);
+    for (name, value) in [
+        ("arrivals", json!("gamma")),
+        ("rate", json!(20.0)),
+        ("burstiness", json!(0.5)),
+        ("speed", json!(2.0)),
+        ("limit", json!(3)),
+        ("shard", json!("0/1")),
+        ("history", json!("recorded")),
+        ("prime", json!(false)),
+        ("warmup_ms", json!(1.0)),
+        ("slo_ms", json!({"ttft": 10.0, "e2e": 2000.0})),
+    ] {
+        assert_eq!(open[name], value, "{name} {open:#}");
+    }
+    let closed = run(&["--concurrency", "4", "--duration", "1s"]);
+    assert_eq!((&closed["concurrency"], &closed["duration_ms"]), (&json!(4), &json!(1000.0)));
+    assert!(closed["arrivals"].is_null() && closed["speed"].is_null() && closed["rate"].is_null(), "{closed:#}");
 }
 
 #[test]
@@ -76,8 +106,9 @@ fn results_name_the_build_and_a_file_is_not_overwritten() {
         "{build}"
     );
     let taken = folder.path().join("a.json").display().to_string();
-    let output = vcr(&["replay", &taken, "--target", "http://127.0.0.1:9", "--save", &taken]);
-    assert!(!output.status.success());
+    let output = vcr(&["replay", "--target", "http://127.0.0.1:9", "--save", &taken]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("a.json: the file exists; choose another name"));
     let output = vcr(&["replay", "x.jsonl", "--target", "http://127.0.0.1:9", "--save", "figures.txt"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8(output.stderr).unwrap().contains("use .json, .csv, .hlog or .yaml"));
@@ -95,6 +126,24 @@ fn other_tools_get_their_own_names() {
     assert_eq!(inference_perf["figures"]["successes.count"], json!(good));
 }
 
+/// Stops a run once it shows a line with this text; returns the line and what it printed.
+fn stopped(arguments: &[&str], once: &str) -> (String, Value) {
+    let mut replay = Command::new(env!("CARGO_BIN_EXE_vllm-vcr"))
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(replay.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let shown = lines.find(|line| line.contains(once)).unwrap();
+    let id = rustix::process::Pid::from_child(&replay);
+    rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
+    let mut printed = String::new();
+    replay.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
+    assert_eq!(replay.wait().unwrap().code(), Some(1));
+    (shown, serde_json::from_str(&printed).unwrap())
+}
+
 #[test]
 fn ctrl_c_ends_a_run_with_what_there_is() {
     let record = |arrival: u32| {
@@ -105,23 +154,15 @@ fn ctrl_c_ends_a_run_with_what_there_is() {
     let trace = Trace::of(&[record(0), record(3_600_000)]);
     let server = trace.play(&[]);
     let target = format!("http://{}", server.address);
-    let mut replay = Command::new(env!("CARGO_BIN_EXE_vllm-vcr"))
-        .args(["replay", trace.file.to_str().unwrap(), "--target", &target, "--json"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let fixed = ["replay", trace.file.to_str().unwrap(), "--target", &target, "--json"];
     // Without a terminal there is a line each second.
-    let mut lines = BufReader::new(replay.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let shown = lines.find(|line| line.contains("] 1/2 ")).unwrap();
+    let (shown, printed) = stopped(&fixed, "] 1/2 ");
     assert!(shown.contains(" 0 failed TTFT "), "{shown}");
-    let id = rustix::process::Pid::from_child(&replay);
-    rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
-    let mut printed = String::new();
-    replay.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
-    let printed: Value = serde_json::from_str(&printed).unwrap();
-    assert_eq!(replay.wait().unwrap().code(), Some(1));
-    let reasons = printed["verdict"]["reasons"].as_array().unwrap();
-    assert!(reasons.iter().any(|reason| reason["reason"] == "stopped"), "{printed:#}");
+    let search = ["--find-max", "--limit", "1", "--rung", "1h"];
+    let (_, searched) = stopped(&[&fixed[..], &search].concat(), "concurrency  in flight");
+    for printed in [&printed, &searched] {
+        let reasons = printed["verdict"]["reasons"].as_array().unwrap();
+        assert!(reasons.iter().any(|reason| reason["reason"] == "stopped"), "{printed:#}");
+    }
     assert_eq!((&printed["results"]["requests"], &printed["results"]["failed"]), (&json!(1), &json!(0)));
 }

@@ -43,6 +43,19 @@ fn an_answer_without_a_token_keeps_no_limit_of_tokens_and_is_too_short() {
 }
 
 #[test]
+fn what_is_no_answer_of_a_model_is_an_error_in_the_record_too() {
+    let results = Results::new(&Workload::default(), Slo::default(), Duration::ZERO, false);
+    let page = Record { finish_reason: None, ..answer(0) };
+    for (mut came, outcome) in [(page, Outcome::Error), (answer(0), Outcome::Finished), (answer(2), Outcome::Finished)]
+    {
+        results.add(0, &recorded(answer(2)), Duration::ZERO, Duration::ZERO, &mut came);
+        assert_eq!(came.outcome, Some(outcome), "{came:?}");
+    }
+    let report = results.report();
+    assert_eq!((report.failed, report.by_outcome["error"], report.by_outcome["finished"]), (1, 1, 2));
+}
+
+#[test]
 fn the_tokens_of_all_choices_count_everywhere() {
     let choice = |choice: u32, tokens: u32| Record { choice: Some(choice), ..answer(tokens) };
     let results = results("e2e=1s", &[(answer(3), choice(0, 3)), (answer(3), choice(1, 5))]);

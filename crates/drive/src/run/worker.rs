@@ -6,8 +6,10 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use http::header;
+use http::{StatusCode, header};
 use http_body_util::BodyExt;
+use net::upstream::UpstreamErrorText;
+use recording::trace::Outcome;
 use replay::timing::Pacer;
 use tap::Client;
 use tokio::{sync::SetOnce, task::JoinSet, time::Instant};
@@ -104,6 +106,7 @@ impl Worker {
         run.noted.sent.fetch_add(1, Relaxed);
         let response = self.client.send(place.chain % run.targets.len(), outgoing).await;
         let error = Some(response.status()).filter(|status| status.as_u16() >= 400);
+        let unanswered = response.extensions().get::<UpstreamErrorText>().cloned();
         let content_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let is_stream = content_type.is_some_and(|kind| kind.starts_with("text/event-stream"));
         let (mut body, mut collected) = (response.into_body(), CollectedBytes::default());
@@ -119,7 +122,12 @@ impl Worker {
         }
         drop(body);
         let ended = Instant::now();
-        error.into_iter().for_each(|status| run.add_error(status.as_u16(), collected.whole()));
+        match (error, unanswered) {
+            (Some(StatusCode::GATEWAY_TIMEOUT), Some(why)) => run.add_error(Outcome::TimedOut.name(), why.0.as_bytes()),
+            (Some(_), Some(why)) => run.add_error(Outcome::UpstreamFailed.name(), why.0.as_bytes()),
+            (Some(status), None) => run.add_error(status.as_str(), &collected.whole().concat()),
+            (None, _) => {}
+        }
         if let (Some(conversation), Some(request)) = (conversation, request) {
             conversation.end(&request.record, collected.whole(), is_stream);
         }

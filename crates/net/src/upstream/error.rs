@@ -118,12 +118,18 @@ pub enum FetchError {
     Incomplete(String),
 }
 
+/// Message of an [`error_response`], in its extensions, where no response of an upstream has one: a gateway answers with the same statuses.
+#[derive(Debug, Clone)]
+pub struct UpstreamErrorText(pub String);
+
 /// Builds an error response in the form of the engine's errors, of type `UpstreamError`.
 #[must_use]
 pub fn error_response(status: StatusCode, message: &str) -> Response<Bytes> {
     let body = json!({"error": {"message": message, "type": "UpstreamError", "param": null, "code": status.as_u16()}});
     let mut response = Response::new(Bytes::from(body.to_string()));
     *response.status_mut() = status;
+    let text = message.trim_start_matches("vllm-vcr: ");
+    response.extensions_mut().insert(UpstreamErrorText(text.to_owned()));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

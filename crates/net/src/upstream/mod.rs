@@ -40,7 +40,7 @@ pub use self::{
     body::UpstreamBody,
     connector::{Authorities, AuthoritiesError},
     endpoint::{EndpointUrl, NamedEndpoint, NamedUpstream},
-    error::{FetchError, UpstreamBodyError, UpstreamError, error_response},
+    error::{FetchError, UpstreamBodyError, UpstreamError, UpstreamErrorText, error_response},
     headers::{remove, requested_upgrade},
     options::{OutgoingBody, UpstreamOptions},
     relay::{BodyObserver, Observed, Relayed, pass_informational},
