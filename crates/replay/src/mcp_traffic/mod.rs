@@ -78,6 +78,7 @@ impl McpRecorded {
         self.gaps += other.gaps;
         self.refused += other.refused;
         self.unrecorded += other.unrecorded;
+        other.redacted.into_iter().for_each(|(kind, count)| *self.redacted.entry(kind).or_default() += count);
         self
     }
 }
