@@ -15,9 +15,11 @@ use crate::{
     api::{ApiError, lora::LoadAdapter, token_in_out::TokenRequest},
     play::{
         ServerState,
-        recorded::errors::RequestRecords,
         request::{admitted::ValidatedRequest, blocking::off_the_loop, model::RequestedModel, prompts::validated},
-        selection::plan::{AnswerPlan, RequestOrigin, plan, weight_of},
+        selection::{
+            plan::{AnswerPlan, RequestOrigin, plan, weight_of},
+            query::RequestRecords,
+        },
     },
 };
 

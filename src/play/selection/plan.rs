@@ -18,10 +18,7 @@ use crate::{
             parse::ParsedBy,
         },
         load::account::TraceSession,
-        recorded::{
-            errors::{RefusedRequest, RequestRecords},
-            failure::RecordedFailure,
-        },
+        recorded::{errors::RefusedRequest, failure::RecordedFailure},
         request::{
             admitted::{AdmittedPrompt, most_tokens},
             blocking::check_cancelled,
@@ -30,7 +27,7 @@ use crate::{
         },
         selection::{
             planned::{AnswerIdentity, answer, cache_use, encoder},
-            query::{PromptQuery, PromptScripts, headers_of},
+            query::{PromptQuery, PromptScripts, RequestRecords, headers_of},
             select::scripts_of,
         },
     },
