@@ -15,9 +15,11 @@ use crate::{
     api::{ApiError, lora::LoadAdapter, token_in_out::TokenRequest},
     play::{
         ServerState,
-        recorded::errors::RequestRecords,
         request::{admitted::ValidatedRequest, model::RequestedModel, prompts::validated},
-        selection::plan::{AnswerPlan, RequestOrigin, planned},
+        selection::{
+            plan::{AnswerPlan, RequestOrigin, planned},
+            query::RequestRecords,
+        },
     },
 };
 

@@ -16,27 +16,15 @@ use crate::{
     play::{
         ServerState,
         load::{account::TraceSession, trace::LoadedTrace},
-        recorded::{
-            failure::RecordedFailure,
-            responses::{RequestKey, SelectedResponse},
-        },
+        recorded::{failure::RecordedFailure, responses::RequestKey},
         request::blocking::off_the_loop,
-        selection::query::{PromptScripts, headers_of},
+        selection::query::{PromptScripts, RequestRecords, headers_of},
     },
     recording::trace::{Record, WITHHELD},
     replay::matching::{
         Consumption, MatchBy, MatchQuery, MissReason, OnExhausted, PromptMiss, RecordSelection, WholePrompt,
     },
 };
-
-/// What a trace holds of a request and finds by it, beside responses.
-#[derive(Debug, Clone, Default)]
-pub(in super::super) struct RequestRecords {
-    /// Its errors, in replay order.
-    errors: Vec<usize>,
-    /// The record that was consumed for it.
-    taken: Option<SelectedResponse>,
-}
 
 /// Finds the recorded errors of a request, in replay order. `known` is the request's key where it was computed already.
 pub(in super::super) async fn errors_of(
@@ -144,8 +132,7 @@ impl RefusedRequest<'_> {
             replay.records.get(record).and_then(|kept| kept.status()).is_some_and(|status| status >= 400)
         };
         if let Some(taken) = self.recorded.taken {
-            let records = vec![taken.record];
-            let (by, again) = (taken.by, taken.again);
+            let (records, by, again) = (vec![taken.record], MatchBy::Prefix, taken.again);
             let selection = RecordSelection { records, by, matched_blocks: 0, total_blocks: 0, whole: true, again };
             return is_error(taken.record).then_some(selection);
         }

@@ -193,7 +193,7 @@ fn plan(state: &ServerState, mut request: Candidate) -> Result<RecordedPlan, Api
     let kept = selected.and_then(|selected| Some((selected, replay.records.get(selected.record)?.record())));
     let Some((selected, record)) = kept else { return Ok(RecordedPlan::Pass(key)) };
     let Some(response) = record.response.as_deref() else {
-        return Ok(RecordedPlan::Pass(key.map(|key| RequestKey { taken: Some(selected), ..key })));
+        return Ok(RecordedPlan::Pass(key.map(|key| RequestKey { taken: Some(selected.taken()), ..key })));
     };
     let mut refresh = Refresh::new(state, record.request_id.as_deref(), request_id, unix_seconds());
     let content = content(&record, response, &request, fields.stream, &mut refresh);

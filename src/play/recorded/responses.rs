@@ -13,7 +13,7 @@ use crate::{
         ServerState, Source,
         config::Unmatched,
         load::{account::TraceSession, recordings::ResponseSearch, trace::LoadedTrace},
-        selection::miss::MissExplanation,
+        selection::{miss::MissExplanation, query::TakenRecord},
     },
     recording::canonical,
     replay::matching::{MatchBy, MissReason, PromptMiss, RecordSelection},
@@ -25,7 +25,7 @@ use crate::{
 pub(in super::super) struct RequestKey {
     pub(super) key: Option<String>,
     /// The record that was consumed for it and has no response of its own.
-    pub(super) taken: Option<SelectedResponse>,
+    pub(super) taken: Option<TakenRecord>,
 }
 
 impl RequestKey {
@@ -44,10 +44,15 @@ impl RequestKey {
 pub(in super::super) struct SelectedResponse {
     pub(in super::super) record: usize,
     pub(in super::super) by: MatchBy,
-    pub(in super::super) again: bool,
+    again: bool,
 }
 
 impl SelectedResponse {
+    /// The record for an endpoint to serve.
+    pub(in super::super) fn taken(self) -> TakenRecord {
+        TakenRecord { record: self.record, again: self.again }
+    }
+
     pub(in super::super) fn count(self, slot: &TraceSession) {
         let Self { record, by, again } = self;
         let whole = by == MatchBy::Prefix;

@@ -45,7 +45,7 @@ use crate::{
         middleware::Intercept,
         recorded::{
             self, RecordedRequestFields,
-            errors::{RefusedRequest, RequestRecords, errors_of},
+            errors::{RefusedRequest, errors_of},
             responses::RequestKey,
         },
         request::{
@@ -56,7 +56,10 @@ use crate::{
             extract::{JsonBody, clock, rank_of},
             prompts::{cached_or_validated, validated},
         },
-        selection::plan::{AnswerPlan, PlannedAnswer, RequestOrigin, planned},
+        selection::{
+            plan::{AnswerPlan, PlannedAnswer, RequestOrigin, planned},
+            query::RequestRecords,
+        },
     },
     replay::delivery::{Clock, Wait, stream_of},
 };

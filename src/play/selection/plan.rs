@@ -19,7 +19,7 @@ use crate::{
             parse::ParsedBy,
         },
         load::account::TraceSession,
-        recorded::errors::{RefusedRequest, RequestRecords},
+        recorded::errors::RefusedRequest,
         request::{
             admitted::{AdmittedPrompt, most_tokens},
             blocking::{check_cancelled, off_the_loop},
@@ -28,7 +28,7 @@ use crate::{
         },
         selection::{
             planned::{AnswerIdentity, answer, cache_use, encoder},
-            query::{PromptQuery, PromptScripts, headers_of},
+            query::{PromptQuery, PromptScripts, RequestRecords, headers_of},
             select::scripts_of,
         },
     },

@@ -8,7 +8,7 @@ use crate::{
         ServerState,
         generate::{choice::ChoiceScript, guided::GuidedRules, parse::ParsedBy},
         load::account::TraceSession,
-        recorded::{errors::RequestRecords, failure::RecordedFailure},
+        recorded::failure::RecordedFailure,
         request::admitted::PromptRead,
     },
     recording::trace::PromptLogprobs,
@@ -61,6 +61,21 @@ impl<'a> PromptQuery<'a> {
     pub(in crate::play) fn may_continue(&self) -> bool {
         self.request.choices == 1 && self.prompt.media.is_none() && !self.request.is_constrained()
     }
+}
+
+/// What a trace holds of a request and finds by it, beside responses.
+#[derive(Debug, Clone, Default)]
+pub(in crate::play) struct RequestRecords {
+    /// Its errors, in replay order.
+    pub(in crate::play) errors: Vec<usize>,
+    pub(in crate::play) taken: Option<TakenRecord>,
+}
+
+/// A record without a response that took its turn among the responses of its request: it is consumed and not counted yet.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::play) struct TakenRecord {
+    pub(in crate::play) record: usize,
+    pub(in crate::play) again: bool,
 }
 
 /// Scripts of one prompt's choices, and their origin.
