@@ -163,7 +163,7 @@ pub(super) fn admin_pages(player: &Player, access: &Access) -> Router {
 
 fn vcr_pages(player: &Player, access: &Access) -> Router {
     let state = &player.state;
-    let mut pages = faults::routes(Arc::clone(&state.config.faults));
+    let mut pages = faults::routes(Arc::clone(&state.config.faults), state.replica);
     pages = pages.merge(faults::metrics_routes(Arc::clone(&state.overrides), page_source(state, false)));
     pages = pages.merge(settings::routes(Settings {
         faults: Arc::clone(&state.config.faults),
