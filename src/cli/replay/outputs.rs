@@ -94,7 +94,13 @@ impl Saves {
                 return Err(Failure::usage(message).hint("save them as .json or .csv"));
             }
             let file = File::options().write(true).create_new(true).open(&save.path);
-            let failed = |error: io::Error| Failure::environment(format!("--save {}: {error}", save.path.display()));
+            let failed = |error: io::Error| match error.kind() {
+                io::ErrorKind::AlreadyExists => {
+                    Failure::usage(format!("--save {}: exists already; choose another name", save.path.display()))
+                        .hint("a run is not added to a file")
+                }
+                _ => Failure::environment(format!("--save {}: {error}", save.path.display())),
+            };
             Ok((save.clone(), file.map_err(failed)?))
         };
         let run = BenchmarkRun {

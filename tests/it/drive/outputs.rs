@@ -76,8 +76,9 @@ fn results_name_the_build_and_a_file_is_not_overwritten() {
         "{build}"
     );
     let taken = folder.path().join("a.json").display().to_string();
-    let output = vcr(&["replay", &taken, "--target", "http://127.0.0.1:9", "--save", &taken]);
-    assert!(!output.status.success());
+    let output = vcr(&["replay", "--target", "http://127.0.0.1:9", "--save", &taken]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("a.json: exists already; choose another name"));
     let output = vcr(&["replay", "x.jsonl", "--target", "http://127.0.0.1:9", "--save", "figures.txt"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8(output.stderr).unwrap().contains("use .json, .csv, .hlog or .yaml"));
