@@ -12,6 +12,7 @@ use std::{ffi::OsString, io, path::PathBuf};
 use clap::{
     Arg, ArgMatches, Command,
     builder::{BoolishValueParser, Resettable, TypedValueParser},
+    error::{ContextKind, ContextValue},
     parser::ValueSource,
 };
 use toml::{Table, Value};
@@ -44,6 +45,52 @@ pub(in crate::cli) fn apply(command: Command, arguments: &[OsString]) -> Result<
         None => command,
     };
     Ok(if is_engine(&command, &matches) { command.mut_subcommand("play", with_time_scale) } else { command })
+}
+
+/// Names the variable, or the file and the key, of a flag that nobody typed, in an error about it. `tables` are the flags without and with the
+/// defaults of the file.
+pub(in crate::cli) fn name_sources(error: &mut clap::Error, tables: [&Command; 2], arguments: &[OsString]) {
+    let [_, configured] = tables;
+    let Ok(matches) = configured.clone().ignore_errors(true).try_get_matches_from(arguments) else { return };
+    for kind in [ContextKind::InvalidArg, ContextKind::PriorArg] {
+        let Some(ContextValue::String(shown)) = error.get(kind) else { continue };
+        let long = shown.strip_prefix("--").and_then(|long| long.split([' ', '=', '[']).next());
+        if let Some(source) = long.and_then(|long| source_of(long, tables, &matches, arguments)) {
+            let named = format!("{source} ({shown})");
+            error.insert(kind, ContextValue::String(named));
+        }
+    }
+}
+
+/// Where the value of a flag is from; `None` where it was typed, or has none.
+fn source_of(long: &str, tables: [&Command; 2], matches: &ArgMatches, arguments: &[OsString]) -> Option<String> {
+    let (mut tables, mut inner, mut path) = (tables, matches, Vec::new());
+    let [was, is] = loop {
+        if let [Some(was), Some(is)] = tables.map(|table| flag(table, long).ok()) {
+            break [was, is];
+        }
+        let (name, found) = inner.subcommand()?;
+        let [was, is] = tables.map(|table| table.find_subcommand(name));
+        (tables, inner) = ([was?, is?], found);
+        path.push(name);
+    };
+    let mut words = arguments.iter().filter_map(|word| word.to_str()).take_while(|word| *word != "--");
+    let names = is.get_long_and_visible_aliases().unwrap_or_default();
+    let is_typed = words.any(|word| {
+        let of_long = word.strip_prefix("--").and_then(|word| word.split('=').next());
+        let of_short = is.get_short().is_some_and(|short| word.starts_with(&format!("-{short}")));
+        of_short || of_long.is_some_and(|word| names.contains(&word))
+    });
+    let variable = is.get_env().filter(|name| std::env::var_os(name).is_some());
+    match (is_typed, variable) {
+        (true, _) => None,
+        (false, Some(variable)) => Some(variable.to_string_lossy().into_owned()),
+        (false, None) if was.get_default_values() == is.get_default_values() => None,
+        (false, None) => {
+            let table = if path.is_empty() { String::new() } else { format!("[{}] ", path.join(".")) };
+            Some(format!("{}: {table}{long}", matches.get_one::<PathBuf>("config")?.display()))
+        }
+    }
 }
 
 /// Returns true if `play --engine` runs.

@@ -125,6 +125,19 @@ impl From<FormatError> for Failure {
     }
 }
 
+/// A trace that was to be read or written.
+impl From<TraceError> for Failure {
+    fn from(error: TraceError) -> Self {
+        match &error {
+            TraceError::Exists(_) => Self::usage(error),
+            TraceError::Io { doing: "create" | "write", source, .. } if source.kind() != io::ErrorKind::Unsupported => {
+                Self::environment(error)
+            }
+            _ => Self::input(error),
+        }
+    }
+}
+
 /// Errors that end the program in one way, whatever they are about.
 macro_rules! failures {
     ($($way:path: $($error:ty),+;)+) => {$($(
@@ -138,7 +151,7 @@ macro_rules! failures {
 
 failures! {
     Failure::usage: ConfigError, RulesError;
-    Failure::input: HashKeyError, PromptError, TraceError;
+    Failure::input: HashKeyError, PromptError;
     Failure::environment: ConformError;
     quoting: AnswersError, HeaderRulesError, McpRecordError;
 }

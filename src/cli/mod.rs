@@ -117,7 +117,8 @@ fn parse(arguments: &[OsString]) -> Result<Cli, Stop> {
         output::note(&format!("--{flag} is vLLM's and has no effect here\n"));
     }
     let with_defaults = config_file::apply(command.clone(), &kept).map_err(|error| Stop::Failed(error.into()))?;
-    let matches = with_defaults.try_get_matches_from(kept).map_err(|error| {
+    let matches = with_defaults.clone().try_get_matches_from(&kept).map_err(|mut error| {
+        config_file::name_sources(&mut error, [&command, &with_defaults], &kept);
         let mut error = help::in_place_of(error, &command, &arguments);
         if is_other && error.use_stderr() {
             simulator::without_usage(&mut error);

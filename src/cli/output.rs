@@ -18,6 +18,7 @@ use crate::{
         build, escape,
         failure::{Exit, Failure},
     },
+    recording::trace::TraceError,
 };
 
 const ERASE_LINE: &str = "\r\x1b[2K";
@@ -40,9 +41,16 @@ pub(in crate::cli) fn print(text: &str) -> Result<ExitCode, Failure> {
     write(escape::text(text).as_bytes())
 }
 
-/// Writes a file that was requested beside what is printed.
+/// Writes a file that was requested beside what is printed. Where the disk is full, no part of it stays.
 pub(in crate::cli) fn save(path: &Path, text: &str) -> Result<(), Failure> {
-    fs::write(path, text).map_err(|error| Failure::environment(format!("{}: {error}", path.display())))
+    let failed = |error: io::Error| Failure::environment(format!("{}: {error}", path.display()));
+    let mut file = fs::File::create(path).map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(|error| {
+        if fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
+            let _gone = fs::remove_file(path);
+        }
+        failed(error)
+    })
 }
 
 /// Returns true if two paths name one file that exists.
@@ -92,6 +100,11 @@ fn ended(written: io::Result<()>) -> Result<ExitCode, Failure> {
         }
         _ => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// Returns true if a trace could not be written because the reader of a pipe had seen enough.
+pub(in crate::cli) fn is_closed_pipe(error: &TraceError) -> bool {
+    matches!(error, TraceError::Io { source, .. } if source.kind() == ErrorKind::BrokenPipe)
 }
 
 /// Prints a note on stderr, unless it is quiet.

@@ -12,7 +12,11 @@ use crate::cli::{failure::Failure, help};
 pub(in crate::cli) fn completions(mut command: Command, shell: Shell) -> Vec<u8> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "vllm-vcr", &mut script);
-    script
+    match shell {
+        // clap_complete names the states of commands by two rules, which differ where the program's name has a hyphen.
+        Shell::Bash => String::from_utf8_lossy(&script).replace("vllm__subcmd__vcr", "vllm__vcr").into_bytes(),
+        _ => script,
+    }
 }
 
 /// The man page of the program, or of the command that `path` leads to.
@@ -120,6 +124,11 @@ fn name(arg: &Arg) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::Write as _,
+        process::{Command as Process, Stdio},
+    };
+
     use super::*;
     use crate::cli::command;
 
@@ -137,5 +146,27 @@ mod tests {
     fn completions_know_the_flags() {
         let script = String::from_utf8(completions(command(), Shell::Bash)).unwrap();
         assert!(script.contains("--replay-tokens"));
+    }
+
+    #[test]
+    fn bash_completes_below_the_first_word() {
+        let script = String::from_utf8(completions(command(), Shell::Bash)).unwrap();
+        for (typed, expected) in [
+            ("ins", "inspect"),
+            ("inspect co", "compare convert"),
+            ("inspect convert --to", "--to --tokenizer"),
+            ("mcp-play --cass", "--cassette"),
+            ("man --qui", "--quiet"),
+        ] {
+            let complete = format!(
+                "{script}\nCOMP_WORDS=(vllm-vcr {typed}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n\
+                 _vllm__vcr vllm-vcr \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"\n\
+                 printf '%s\\n' \"${{COMPREPLY[@]}}\" | sort"
+            );
+            let mut bash = Process::new("bash").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            bash.stdin.take().unwrap().write_all(complete.as_bytes()).unwrap();
+            let found = String::from_utf8(bash.wait_with_output().unwrap().stdout).unwrap();
+            assert_eq!(found.split_whitespace().collect::<Vec<_>>().join(" "), expected, "{typed}");
+        }
     }
 }

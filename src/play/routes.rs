@@ -158,7 +158,7 @@ pub(super) fn admin_pages(player: &Player, access: &Access) -> Router {
 
 fn vcr_pages(player: &Player, access: &Access) -> Router {
     let state = &player.state;
-    let mut pages = faults::routes(Arc::clone(&state.config.faults)).merge(settings::routes(state));
+    let mut pages = faults::routes(Arc::clone(&state.config.faults), state.replica).merge(settings::routes(state));
     if state.engine.is_some() {
         pages = pages.route("/vcr/engine", get(info::engine).with_state(Arc::clone(state)));
     }

@@ -294,9 +294,10 @@ impl Sweeper {
                 endpoint: cell.endpoint,
                 is_served: run.served.is_some(),
                 status: run.received.status,
-                what: Some(match run.received.status {
-                    0 => format!("{:?}", run.received.end),
-                    status => format!("status {status}"),
+                what: Some(match (run.received.status, &run.received.end) {
+                    (0, ReceivedEnd::Unanswered(why)) => why.clone(),
+                    (0, _) => "no response in time".to_owned(),
+                    (status, _) => format!("status {status}"),
                 }),
             };
             Ok(firsts.iter().zip(&runs).map(first).collect())

@@ -49,6 +49,25 @@ fn usage_errors_exit_2_and_name_the_flag() {
 }
 
 #[test]
+fn a_mistake_names_the_variable_or_the_file_where_it_stands() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = file(directory.path(), "c.toml", "[replay]\nspeed = \"x\"\n[inspect.summary]\njson = \"maybe\"\n");
+    let replay = ["replay", "t.jsonl", "--target", "http://127.0.0.1:9"];
+    ends_with(&[&["--config", &config], &replay[..]].concat(), 2, &format!("'{config}: [replay] speed (--speed <X>)'"));
+    ends_with(&["--config", &config, "inspect", "summary", "t.jsonl"], 2, "c.toml: [inspect.summary] json (--json)'");
+    let of_variable = |arguments: &[&str], part: &str| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_vllm-vcr"));
+        let output = program.args(arguments).env("VLLM_VCR_RATE", "abc").output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && stderr.contains(part), "{arguments:?}: {stderr}");
+    };
+    of_variable(&replay, "invalid value 'abc' for 'VLLM_VCR_RATE (--rate <N>)'");
+    of_variable(&[&replay[..], &["--rate", "fast"]].concat(), "invalid value 'fast' for '--rate <N>'");
+    let burst = ["--arrivals=burst", "--rate=1", "--timeout", "5"];
+    of_variable(&[&replay[..], &burst].concat(), "for '--timeout <");
+}
+
+#[test]
 fn health_is_well_unwell_or_unknown() {
     let starting = Running::start(&["play", "--port", "0", "--instant", "--startup-duration", "60m"]);
     let unwell = format!("http://{}", starting.address);
@@ -103,6 +122,19 @@ fn the_environment_exits_4() {
     ends_with(&["play", "--port", &address.port().to_string()], 4, "is in use");
     let listen = address.to_string();
     ends_with(&["tap", "--upstream", "http://h:1", "--trace-out", "-", "--listen", &listen], 4, "choose another port");
+}
+
+#[test]
+fn a_page_that_does_not_fit_on_the_disk_is_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let (sound, page) = (file(directory.path(), "sound.jsonl", SOUND), directory.path().join("r.html"));
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 4; exec {} inspect report {sound} -o {}",
+        env!("CARGO_BIN_EXE_vllm-vcr"),
+        page.display()
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert_eq!((output.status.code(), page.exists()), (Some(4), false), "{output:?}");
 }
 
 #[test]

@@ -250,7 +250,9 @@ impl HitFaults {
         };
         let start = elapsed.saturating_sub(u64::try_from(run.as_millis()).unwrap_or(u64::MAX));
         let in_run = hits.iter().filter(|hit| hit.get("at_ms").and_then(Value::as_u64).is_some_and(|at| at >= start));
-        Self::Hits(in_run.filter_map(|hit| hit.get("fault").and_then(Value::as_str).map(str::to_owned)).collect())
+        // The replicas of a process have one list.
+        let own = in_run.filter(|hit| hit.get("replica") == list.get("replica"));
+        Self::Hits(own.filter_map(|hit| hit.get("fault").and_then(Value::as_str).map(str::to_owned)).collect())
     }
 }
 
@@ -336,6 +338,10 @@ mod tests {
             {"fault": "reset at event 3 where request=b nth=1", "at_ms": 4000}], "faults": []}"#;
         let read = |text: &str| HitFaults::read(text, Duration::from_secs(5));
         assert_eq!(read(list), HitFaults::Hits(vec!["reset at event 3 where request=b nth=1".to_owned()]));
+        // The first replica of a fleet, and a hit of the second.
+        let of_fleet = r#"{"elapsed_ms": 9000, "replica": 0, "hits": [{"fault": "429", "replica": 0, "at_ms": 5000},
+            {"fault": "503", "replica": 1, "at_ms": 5000}], "faults": []}"#;
+        assert_eq!(read(of_fleet), HitFaults::Hits(vec!["429".to_owned()]));
         assert!(matches!(read("<html>"), HitFaults::Unknown(_)) && matches!(read("{}"), HitFaults::Unknown(_)));
     }
 

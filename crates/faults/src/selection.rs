@@ -243,11 +243,12 @@ impl FaultSelection {
         Ok(())
     }
 
-    /// Returns true if all requests of one path and body fulfil it, or none.
+    /// Returns true if all requests of one path and body fulfil it, or none; of the line of a hit also where it names a replica.
     pub(crate) fn is_of_request_alone(&self) -> bool {
         let is_of_sender = self.session.is_some() || self.key.is_some() || !self.headers.is_empty();
         let is_of_time = self.from.is_some() || self.until.is_some();
-        !(is_of_sender || is_of_time || self.rate.is_some() || self.record.is_some() || self.replica.is_some())
+        let is_of_replica = self.replica.is_some() && self.request.is_none();
+        !(is_of_sender || is_of_time || is_of_replica || self.rate.is_some() || self.record.is_some())
     }
 
     /// Returns true for an answer of this record, or of several with it.

@@ -40,6 +40,8 @@ pub struct ChosenFault {
     pub request: u64,
     /// How often the same request came, from 1.
     pub nth: u64,
+    /// Number of the replica that it was sent to.
+    pub(crate) replica: u32,
     /// Whose quota it takes from.
     pub(crate) account: u64,
     /// Its condition about the record, where it has one.
@@ -67,7 +69,13 @@ impl ChosenFault {
 }
 
 fn line(fault: &Fault, request: u64, nth: u64) -> String {
-    format!("{} where request={request:016x} nth={nth}", fault.what())
+    format!("{}{}", fault.what(), alone(fault, request, nth))
+}
+
+/// The conditions of a request alone, at the replica that the fault names.
+fn alone(fault: &Fault, request: u64, nth: u64) -> FaultSelection {
+    let (request, nth, replica) = (Some(request), Some(nth), fault.selection.replica);
+    FaultSelection { request, nth, replica, ..FaultSelection::default() }
 }
 
 fn draw(request: u64, nth: u64, of: u64) -> u64 {
@@ -84,11 +92,13 @@ pub(crate) enum HitOf {
     Request {
         request: u64,
         nth: u64,
+        replica: u32,
     },
     /// To a request that was refused for so long.
     Refused {
         request: u64,
         nth: u64,
+        replica: u32,
         retry_after: Duration,
     },
     /// To a batch of KV events.
@@ -109,9 +119,9 @@ impl HitOf {
     /// The line that repeats it alone.
     fn line(self, fault: &Fault) -> String {
         match self {
-            Self::Request { request, nth } => line(fault, request, nth),
-            Self::Refused { request, nth, retry_after } => {
-                format!("429:retry-after={}us where request={request:016x} nth={nth}", retry_after.as_micros())
+            Self::Request { request, nth, .. } => line(fault, request, nth),
+            Self::Refused { request, nth, retry_after, .. } => {
+                format!("429:retry-after={}us{}", retry_after.as_micros(), alone(fault, request, nth))
             }
             Self::Batch(BatchNumber { number, replica, rank }) => {
                 let place = FaultPlace::Event(number);
@@ -123,6 +133,13 @@ impl HitOf {
             }
         }
     }
+
+    fn replica(self) -> u32 {
+        match self {
+            Self::Request { replica, .. } | Self::Refused { replica, .. } | Self::Replica(replica) => replica,
+            Self::Batch(batch) => batch.replica,
+        }
+    }
 }
 
 /// A fault that happened, for a list.
@@ -132,6 +149,8 @@ pub struct FaultHit {
     pub line: String,
     /// Number of its fault in the set; `None` for one that a request named itself.
     pub rule: Option<usize>,
+    /// Number of the replica that it happened at.
+    pub replica: u32,
     /// When, from the start of the set.
     pub at: Duration,
 }
@@ -310,8 +329,8 @@ impl FaultSet {
             }
             let has_accounts = matches!(rule.fault.kind, FaultKind::Quota(_)) && selection.per != SequenceKey::Request;
             let account = if has_accounts { facts.sequence(&selection.per) } else { 0 };
-            let (fault, rule) = (rule.fault.clone(), Some(number));
-            chosen.push(ChosenFault { fault, rule, request: facts.hash, nth: facts.nth, account, of_record });
+            let (fault, rule, replica) = (rule.fault.clone(), Some(number), facts.request.replica);
+            chosen.push(ChosenFault { fault, rule, request: facts.hash, nth: facts.nth, replica, account, of_record });
         }
         chosen
     }
@@ -338,8 +357,8 @@ impl FaultSet {
 
     /// Notes that a fault happened, and returns the line that repeats it.
     pub fn happened(&self, chosen: &ChosenFault) -> String {
-        let ChosenFault { rule, request, nth, .. } = *chosen;
-        self.note_hit(&chosen.fault, rule, HitOf::Request { request, nth })
+        let ChosenFault { rule, request, nth, replica, .. } = *chosen;
+        self.note_hit(&chosen.fault, rule, HitOf::Request { request, nth, replica })
     }
 
     /// Notes that a fault of this number happened; the line that repeats it, `None` where there is no such fault.
@@ -384,7 +403,12 @@ impl FaultSet {
     /// What happened, oldest first, at most so many of the latest.
     #[must_use]
     pub fn hits(&self, most: usize) -> Vec<FaultHit> {
-        let shown = |hit: NotedHit| FaultHit { line: hit.of.line(&hit.fault), rule: hit.rule, at: hit.at };
+        let shown = |NotedHit { fault, rule, of, at }: NotedHit| FaultHit {
+            line: of.line(&fault),
+            rule,
+            replica: of.replica(),
+            at,
+        };
         latest(&self.hits, most).into_iter().map(shown).collect()
     }
 }
@@ -487,6 +511,22 @@ mod tests {
         let alone = set(&[&hits[0].line], 99);
         let found = bodies.iter().filter(|body| !alone.choose(&request(body, &headers)).is_empty());
         assert_eq!(found.count(), 1);
+    }
+
+    #[test]
+    fn a_listed_line_keeps_the_replica_that_the_fault_names() {
+        let headers = HeaderMap::new();
+        let to = |replica| FaultRequest { replica, ..request("{}", &headers) };
+        let set = set(&["503 where replica=1"], 0);
+        assert!(set.choose(&to(0)).is_empty());
+        for chosen in set.choose(&to(1)) {
+            set.happened(&chosen);
+        }
+        let [hit] = set.hits(9).try_into().unwrap();
+        assert!(hit.line.ends_with(" nth=2 replica=1") && hit.replica == 1, "{hit:?}");
+        let alone = FaultSet::new(vec![hit.line.parse().unwrap()], 0);
+        let counts = [1, 1].map(|replica| alone.choose(&to(replica)).len());
+        assert_eq!(counts, [0, 1]);
     }
 
     #[test]

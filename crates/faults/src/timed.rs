@@ -43,12 +43,12 @@ impl FaultSet {
     /// Where the request is beyond it, which is noted, with the line that repeats it.
     pub fn admit(self: &Arc<Self>, chosen: &ChosenFault) -> Option<QuotaOutcome> {
         let FaultKind::Quota(limits) = chosen.fault.kind else { return None };
-        let ChosenFault { account, request, nth, .. } = *chosen;
+        let ChosenFault { account, request, nth, replica, .. } = *chosen;
         let rule = chosen.rule?;
         match self.rules.get(rule)?.quota.admit(&limits, account, Instant::now()) {
             Ok(headers) => Some(Ok((QuotaTicket { set: Arc::clone(self), rule, account, limits, tokens: 0 }, headers))),
             Err(refusal) => {
-                let line = self.note(rule, HitOf::Refused { request, nth, retry_after: refusal.retry_after });
+                let line = self.note(rule, HitOf::Refused { request, nth, replica, retry_after: refusal.retry_after });
                 Some(Err((refusal, line.unwrap_or_default())))
             }
         }

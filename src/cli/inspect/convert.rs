@@ -8,7 +8,7 @@ use crate::{
     cli::{failure::Failure, output, stepping::count, values::one_of},
     inspect,
     play::load_tokenizer,
-    recording::formats::{ConversionTarget, ReadOptions, TraceFormat},
+    recording::formats::{ConversionTarget, FormatError, ReadOptions, TraceFormat},
 };
 
 /// A file of requests, and the one that is made of it.
@@ -49,7 +49,10 @@ pub(in crate::cli) fn run(args: &TraceConvertArgs) -> Result<ExitCode, Failure> 
         kind: args.to.unwrap_or_else(|| TraceFormat::of_name(&args.output)),
         block_size: args.block_size.map(NonZeroU32::get),
     };
-    let report = inspect::convert(&args.input, &options, &target)?;
+    let report = match inspect::convert(&args.input, &options, &target) {
+        Err(FormatError::Trace(error)) if output::is_closed_pipe(&error) => return Ok(ExitCode::SUCCESS),
+        converted => converted?,
+    };
     match args.output.as_os_str() == "-" {
         true => {
             output::note(&report.to_string());

@@ -4,7 +4,7 @@ mod compare;
 mod convert;
 pub(in crate::cli) mod simulate;
 
-use std::{fs, num::NonZeroU32, path::PathBuf, process::ExitCode, sync::Arc};
+use std::{num::NonZeroU32, path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -120,7 +120,7 @@ pub(in crate::cli) struct InspectArgs {
     /// The traces: files, directories of traces, or the first file of a rotated capture; - is stdin.
     #[arg(value_name = "PATH", required = true)]
     pub(in crate::cli) paths: Vec<PathBuf>,
-    /// Prints one JSON object instead of text.
+    /// Prints one JSON object instead of text; of several files, check and audit print an array with an object of each.
     #[arg(long)]
     pub(in crate::cli) json: bool,
 }
@@ -215,6 +215,9 @@ fn summary(args: &InspectArgs) -> Result<ExitCode, Failure> {
 fn merge(args: &TraceMergeArgs) -> Result<ExitCode, Failure> {
     let (sources, progress) = (Sources::gather(&args.paths)?, Arc::default());
     let merged = loading::watched(&progress, || inspect::merge(&sources, &args.out, &progress));
+    if matches!(&merged, Err(MergeError::Trace(error)) if output::is_closed_pipe(error)) {
+        return Ok(ExitCode::SUCCESS);
+    }
     let report = merged.map_err(|error| match error {
         MergeError::Trace(error) => error.into(),
         error @ MergeError::NoStart(_) => {
@@ -238,7 +241,7 @@ fn report(args: &ReportArgs) -> Result<ExitCode, Failure> {
             error => Failure::usage(error),
         })?;
     let page = report.html().map_err(Failure::environment)?;
-    fs::write(&args.output, &page).map_err(|error| Failure::environment(format!("{path}: {error}")))?;
+    output::save(&args.output, &page)?;
     output::note(&format!("{path}: {} kB\n", page.len().div_ceil(1000)));
     Ok(ExitCode::SUCCESS)
 }

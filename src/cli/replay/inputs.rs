@@ -19,7 +19,7 @@ use crate::{
     },
     drive::{Drive, Plan, Workload, before},
     play::{Player, TRACE_NAME, load_tokenizer},
-    recording::{cassette::is_cassette, storage},
+    recording::{cassette::is_cassette, redaction::has_placeholder, storage},
     text::prompt::Tokenizer,
 };
 
@@ -86,15 +86,27 @@ pub(super) fn workload(args: &ReplayArgs) -> Result<Workload, Failure> {
     if !has_cassettes {
         let is_missing =
             || args.paths.iter().any(|path| path != Path::new("-") && !storage::is_url(path) && !path.exists());
-        return Workload::read(&args.paths, args.check).map_err(|error| match is_missing() {
+        let mut workload = Workload::read(&args.paths, args.check).map_err(|error| match is_missing() {
             true => Failure::from(error).hint("without a PATH, the built-in trace is sent"),
             false => error.into(),
-        });
+        })?;
+        workload.notes.extend(redacted_requests(&workload));
+        return Ok(workload);
     }
     let files = cassettes(&args.paths)?;
     once(&files)?;
     let supplied = redaction::supplied(args.secrets.as_deref(), &RedactionArgs::default())?;
     Ok(Workload::read_cassettes(&files, &supplied)?)
+}
+
+/// What is to be known of requests that a tap redacted; `None` without any.
+fn redacted_requests(workload: &Workload) -> Option<String> {
+    let bodies = workload.requests.iter().filter_map(|request| request.record.request.as_ref());
+    let redacted = bodies.filter(|body| has_placeholder(&body.to_string())).count();
+    (redacted > 0).then(|| {
+        let requests = counted(redacted, "request");
+        format!("{requests} with placeholders of secrets, sent as they are: prompts that differed only there are equal")
+    })
 }
 
 /// Whether a path stands for cassettes, and whether for traces. What is no folder and no cassette is read as a trace, whose error names what is wrong.

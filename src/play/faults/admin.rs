@@ -27,41 +27,45 @@ const LARGEST: usize = 1 << 20;
 const LISTED: usize = 1000;
 
 /// `/vcr/faults` and `/vcr/faults/catalog`.
-pub(in crate::play) fn routes(faults: Arc<ServerFaults>) -> Router {
+pub(in crate::play) fn routes(faults: Arc<ServerFaults>, replica: u32) -> Router {
     Router::new()
         .route("/vcr/faults", get(show).put(replace).delete(clear))
         .route("/vcr/faults/catalog", get(kinds))
-        .with_state(faults)
+        .with_state((faults, replica))
 }
 
-fn listed(faults: &ServerFaults, most: usize) -> Value {
+/// The state of these pages: the faults of all replicas, and the number of the one whose pages they are.
+type OwnFaults = State<(Arc<ServerFaults>, u32)>;
+
+fn listed(faults: &ServerFaults, replica: u32, most: usize) -> Value {
     let set = faults.current();
     let counted = |(fault, count): (&Fault, FaultCounts)| json!({"fault": fault.to_string(), "happened": count.happened, "not_said": count.unapplied});
     let counts: Vec<Value> = set.counts().map(counted).collect();
     let hits = set.hits(most);
     let millis = |at: Duration| u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
-    let hit = |hit: &FaultHit| json!({"fault": hit.line, "of": hit.rule, "at_ms": millis(hit.at)});
+    let hit =
+        |hit: &FaultHit| json!({"fault": hit.line, "of": hit.rule, "replica": hit.replica, "at_ms": millis(hit.at)});
     let hits: Vec<Value> = hits.iter().map(hit).collect();
     let unapplied = |unapplied: &UnappliedFault| json!({"fault": unapplied.line, "of": unapplied.rule, "at_ms": millis(unapplied.at), "reason": unapplied.reason});
     let unapplied: Vec<Value> = set.unapplied(most).iter().map(unapplied).collect();
-    json!({"seed": set.seed(), "elapsed_ms": millis(set.elapsed()), "faults": counts, "hits": hits, "not_said": unapplied})
+    json!({"seed": set.seed(), "replica": replica, "elapsed_ms": millis(set.elapsed()), "faults": counts, "hits": hits, "not_said": unapplied})
 }
 
-async fn show(State(faults): State<Arc<ServerFaults>>, uri: Uri) -> Response {
+async fn show(State((faults, replica)): OwnFaults, uri: Uri) -> Response {
     let most = Query::new(uri.query()).all("hits").pop().and_then(|most| most.parse().ok()).unwrap_or(LISTED);
-    shown(&listed(&faults, most))
+    shown(&listed(&faults, replica, most))
 }
 
 async fn kinds() -> Response {
     shown(&catalogue())
 }
 
-async fn clear(State(faults): State<Arc<ServerFaults>>) -> Response {
+async fn clear(State((faults, replica)): OwnFaults) -> Response {
     faults.replace(FaultLines { faults: Vec::new(), seed: faults.current().seed() });
-    shown(&listed(&faults, 0))
+    shown(&listed(&faults, replica, 0))
 }
 
-async fn replace(State(faults): State<Arc<ServerFaults>>, request: Request) -> AdminResult {
+async fn replace(State((faults, replica)): OwnFaults, request: Request) -> AdminResult {
     let body = body_of(request, LARGEST).await?;
     let lines = FaultLines::parse(&String::from_utf8_lossy(&body), "body", faults.current().seed());
     let lines = lines.map_err(|error| RefusedAdminCall::wrong(format!("line {}: {}", error.line, error.message)))?;
@@ -69,5 +73,5 @@ async fn replace(State(faults): State<Arc<ServerFaults>>, request: Request) -> A
     let written: Vec<String> = lines.faults.iter().map(ToString::to_string).collect();
     tracing::info!("faults are replaced by: {}", written.join(" | "));
     faults.replace(lines);
-    Ok(shown(&listed(&faults, 0)))
+    Ok(shown(&listed(&faults, replica, 0)))
 }

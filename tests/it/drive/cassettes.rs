@@ -113,6 +113,13 @@ fn placeholders_have_their_values_again_and_no_output_shows_them() {
     let said = run(&[]);
     assert_eq!(server.sent()[1].body["messages"][0]["content"], "to [REDACTED:email:1]", "{said}");
     assert!(said.contains("record 0: [REDACTED:email:1] is sent as it is; give it with --secrets FILE"), "{said}");
+    let trace = shelf.folder.path().join("redacted.jsonl");
+    let body = json!({"model": "m", "prompt": "to [REDACTED:email:1]"});
+    let line = json!({"prompt_tokens": 4, "output_tokens": 1, "ttft_ms": 1.0, "itl_ms": [], "endpoint": "completions", "request": body});
+    fs::write(&trace, format!("{line}\n")).unwrap();
+    let sent = vcr(&["replay", trace.to_str().unwrap(), "--target", &server.url()]);
+    let said = String::from_utf8(sent.stderr).unwrap();
+    assert!(said.contains("1 request with placeholders of secrets, sent as they are"), "{said}");
     let mixed = vcr(&["replay", shelf.name(), "traces/builtin.jsonl.gz", "--target", &server.url()]);
     assert_eq!(mixed.status.code(), Some(2));
 }

@@ -1,6 +1,6 @@
 //! `play --replicas`: engines of one process with ports, caches and metrics of their own, and the script of their lives.
 
-use std::{fs, net::SocketAddr, time::Duration};
+use std::{fs, net::SocketAddr, sync::Arc, time::Duration};
 
 use serde_json::json;
 use tokio::{
@@ -9,7 +9,7 @@ use tokio::{
     sync::oneshot,
     time::Instant,
 };
-use vllm_vcr::play::{Config, Fleet, FleetScript, Player, ServerOptions};
+use vllm_vcr::play::{Config, FaultLines, Fleet, FleetScript, Player, ServerFaults, ServerOptions};
 
 use crate::support::{
     client::{self, get, post},
@@ -32,8 +32,12 @@ struct Replicas {
 }
 
 async fn fleet(replicas: u32, script: &str, step: Duration) -> Replicas {
+    fleet_of(synthetic(step), replicas, script).await
+}
+
+async fn fleet_of(config: Config, replicas: u32, script: &str) -> Replicas {
     let script = if script.is_empty() { FleetScript::default() } else { FleetScript::parse(script, replicas).unwrap() };
-    let fleet = Fleet::new(Player::load(synthetic(step)).unwrap(), replicas, script).unwrap();
+    let fleet = Fleet::new(Player::load(config).unwrap(), replicas, script).unwrap();
     let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
     for _ in 0..replicas {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -77,6 +81,23 @@ async fn replicas_have_caches_metrics_and_engines_of_their_own() {
         let state = client::send(address, &get("/vcr/engine")).await.json();
         assert_eq!(state["totals"]["submitted"], submitted, "{state}");
         assert_eq!(state["differences"], json!([]));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_list_which_of_them_a_fault_happened_at() {
+    let lines = FaultLines::parse("- 503 where replica=1", "body", 0).unwrap();
+    let config = Config { faults: Arc::new(ServerFaults::new(lines, false)), ..synthetic(Duration::ZERO) };
+    let replicas = fleet_of(config, 2, "").await;
+    let body = json!({"prompt": [5, 6], "max_tokens": 1});
+    for (number, status) in [(0, 200), (1, 503)] {
+        let address = replicas.addresses[number];
+        assert_eq!(client::send(address, &post("/v1/completions", &body)).await.status, status);
+    }
+    for (number, address) in replicas.addresses.iter().enumerate() {
+        let listed = client::send(*address, &get("/vcr/faults")).await.json();
+        assert_eq!((&listed["replica"], &listed["hits"][0]["replica"]), (&json!(number), &json!(1)), "{listed}");
+        assert!(listed["hits"][0]["fault"].as_str().unwrap().ends_with(" nth=2 replica=1"), "{listed}");
     }
 }
 

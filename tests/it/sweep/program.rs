@@ -69,8 +69,9 @@ fn a_cell_is_repeated_by_the_command_that_is_printed() {
 fn what_cannot_be_swept_is_no_verdict() {
     let nobody = free_address();
     let via = format!("http://{nobody}");
+    let silent = format!(": no response from {via}");
     for (arguments, code, part) in [
-        (vec!["--canary", "secret", "--wait", "0s"], 4, "does not pass requests on"),
+        (vec!["--canary", "secret", "--wait", "0s"], 4, silent.as_str()),
         (vec!["--canary", "abc"], 2, "4 to 1024 bytes"),
         (vec!["--canary", "secret", "--only", "chat/nowhere"], 2, "no cell has the part `nowhere`"),
         (vec!["--canary", "secret", "--only", "messages/logprobs"], 2, "no cell has all of these parts"),

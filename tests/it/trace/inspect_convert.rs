@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::{Command, Stdio},
 };
 
 use serde_json::{Value, json};
@@ -109,6 +110,7 @@ fn rows_come_out_in_the_order_of_their_arrival() {
     let ids: Vec<_> = rows.iter().map(|row| (row["timestamp"].clone(), row["hash_ids"].clone())).collect();
     assert_eq!(ids, [(json!(0), json!([0])), (json!(100), json!([1])), (json!(200), json!([1]))]);
     assert_eq!(report["lost"]["durations"], 3);
+    assert_eq!(report["lost"]["time before the first request, which the rows begin with"], 1);
 }
 
 #[test]
@@ -164,6 +166,50 @@ fn ids_are_local_to_a_conversation_and_its_sub_agents() {
     assert_eq!(shared(&field(&made, "block_hashes")), [0, 2, 2, 3, 3, 0]);
     assert_eq!(report["lost"]["ids of last blocks that are not full"], 1);
     assert_eq!((&report["before"]["blocks"], &report["after"]["blocks"]), (&json!(21), &json!(21)));
+}
+
+#[test]
+fn types_and_ends_that_are_not_kept_are_counted() {
+    let folder = Folder::new();
+    let mut conversations = weka();
+    conversations[0]["requests"][0]["type"] = json!("n");
+    conversations[0]["requests"][0]["stop"] = json!("tool_use");
+    conversations[1]["requests"][0]["stop"] = json!("");
+    let (report, _) = folder.convert(&folder.file("a.json", &conversations), "a.jsonl", &[]);
+    assert_eq!(report["lost"]["requests for no stream, which a replay asks for one"], 1);
+    assert_eq!(report["lost"]["words for an end other than end_turn and max_tokens"], 1);
+    let (report, written) = folder.convert(&folder.path("a.jsonl"), "b.weka.jsonl", &[]);
+    let one = &written.iter().find(|conversation| conversation["id"] == "one").unwrap()["requests"][0];
+    assert_eq!((&one["type"], &one["stop"]), (&json!("s"), &json!("end_turn")));
+    assert_eq!(report["lost"]["types that are not known: s (a stream)"], 1);
+}
+
+#[test]
+fn what_cannot_be_written_ends_with_the_codes_of_all_commands() {
+    let folder = Folder::new();
+    let rows = folder.file("rows.jsonl", &mooncake());
+    let (exists, csv) = (folder.file("there.jsonl", &[]), folder.text("a.csv", "TIMESTAMP,ContextTokens\n"));
+    for (from, out, code, part) in [
+        (&rows, exists.to_str().unwrap(), 2, "exists already"),
+        (&rows, "/nowhere/x.jsonl", 4, "/nowhere/x.jsonl: cannot create"),
+        (&csv, "/nowhere/x.jsonl", 3, "a.csv: CSV is neither read nor written"),
+    ] {
+        let output = vcr(&["inspect", "convert", from.to_str().unwrap(), "-o", out]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(code) && text.contains(part), "{out}: {:?} {text}", output.status);
+    }
+    let to_stdout = |from: &Path, stdout: Stdio| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_vllm-vcr"));
+        let output = program.args(["inspect", "convert", from.to_str().unwrap(), "-o", "-"]).stdout(stdout).output();
+        let output = output.unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, text) = to_stdout(&rows, fs::File::create("/dev/full").unwrap().into());
+    assert!(code == Some(4) && text.contains("cannot write"), "{text}");
+    let many: Vec<Value> = mooncake().into_iter().cycle().take(20_000).collect();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    assert_eq!(to_stdout(&folder.file("many.jsonl", &many), writer.into()), (Some(0), String::new()));
 }
 
 #[test]

@@ -21,6 +21,7 @@ use super::{
     fields::{Fields, MOST_DEPTH, required},
     reading::{ObjectRefusal, Objects, Reading},
     record::{RowTimes, Tail, chained, record, set_agent, set_blocks, set_think},
+    write_weka::stop,
 };
 use crate::trace::FinishReason;
 
@@ -180,6 +181,10 @@ impl WekaRequest {
             agent: None,
         };
         reading.losses.add("durations, which the file does not have", u64::from(e2e.is_none()));
+        let is_body = !request.is_stream && !kind.is_empty();
+        reading.losses.add("requests for no stream, which a replay asks for one", u64::from(is_body));
+        let is_kept = request.stop.as_deref().is_none_or(|word| FinishReason::of_api(word).map_or("", stop) == word);
+        reading.losses.add("words for an end other than end_turn and max_tokens", u64::from(!is_kept));
         Ok(request)
     }
 

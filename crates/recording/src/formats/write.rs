@@ -226,7 +226,11 @@ impl RowWriter {
         seen(&made.blocks);
         lose_unknown(losses, &made);
         let ids: Vec<u64> = made.blocks.iter().map(|block| self.number_of(*block)).collect();
-        let zero = *self.zero.get_or_insert(record.arrival.unwrap_or_default());
+        let zero = *self.zero.get_or_insert_with(|| {
+            let first = record.arrival.unwrap_or_default();
+            losses.add("time before the first request, which the rows begin with", u64::from(!first.is_zero()));
+            first
+        });
         let mut row = json!({
             "timestamp": number(Millis::from(record.arrival.unwrap_or_default().saturating_sub(zero)).0),
             "input_length": record.prompt_tokens,

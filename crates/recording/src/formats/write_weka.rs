@@ -120,6 +120,7 @@ impl WekaWriter {
         request.extend(record.e2e.map(|e2e| ("api_time".to_owned(), seconds(e2e))));
         request.extend(ttft(record).map(|ttft| ("ttft".to_owned(), seconds(ttft))));
         request.extend(record.think().map(|think| ("think_time".to_owned(), seconds(think))));
+        self.losses.add("types that are not known: s (a stream)", u64::from(record.stream.is_none()));
         self.losses.add("cached tokens", u64::from(record.cached_tokens.is_some()));
         self.losses.add("ids of requests", u64::from(record.request_id.is_some()));
         self.losses
@@ -147,7 +148,7 @@ impl WekaWriter {
 }
 
 /// The word for an end.
-fn stop(reason: FinishReason) -> &'static str {
+pub(super) fn stop(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "end_turn",
         FinishReason::Length => "max_tokens",

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use base::one_line::{clipped, counted};
 use serde::{Serialize, Serializer};
@@ -29,7 +29,7 @@ pub enum TraceError {
         line: u64,
     },
     /// The file's name does not show which format it holds.
-    #[error("{}: the name of a trace ends in .jsonl, .json or .gz; rename the file, or pipe it in as `-`", .0.display())]
+    #[error("{}: {}", .0.display(), of_suffix(.0))]
     Suffix(PathBuf),
     /// The name is that of gzip, the content is not.
     #[error("{}: the name ends in .gz, but the content is not gzip; rename it to end in .jsonl, or compress it", .0.display())]
@@ -102,6 +102,14 @@ pub enum TraceError {
         /// The meta field that differs.
         field: &'static str,
     },
+}
+
+/// What is wrong with a name that is none of a trace.
+fn of_suffix(path: &Path) -> &'static str {
+    if path.extension().is_some_and(|suffix| suffix.eq_ignore_ascii_case("csv")) {
+        return "CSV is neither read nor written; the name of a trace ends in .jsonl, .json or .gz";
+    }
+    "the name of a trace ends in .jsonl, .json or .gz; rename the file, or pipe it in as `-`"
 }
 
 /// Characters of a defect that are kept: the library repeats what it did not expect, of any length.
