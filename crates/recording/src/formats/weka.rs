@@ -21,7 +21,6 @@ use super::{
     fields::{Fields, MOST_DEPTH, required},
     reading::{ObjectRefusal, Objects, Reading},
     record::{RowTimes, Tail, chained, record, set_agent, set_blocks, set_think},
-    write_weka::stop,
 };
 use crate::trace::FinishReason;
 
@@ -229,5 +228,14 @@ fn name_chains(requests: &mut [WekaRequest]) {
     let numbers = chains::split(&links);
     for (request, number) in requests.iter_mut().zip(numbers) {
         request.agent = (number > 0).then(|| format!("chain-{number}"));
+    }
+}
+
+/// The word for an end.
+pub(super) fn stop(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "end_turn",
+        FinishReason::Length => "max_tokens",
+        FinishReason::Abort | FinishReason::Error | FinishReason::Repetition => "",
     }
 }

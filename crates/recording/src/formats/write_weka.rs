@@ -9,9 +9,10 @@ use super::{
     FormatError, Losses, TraceFormat,
     regroup::regroup,
     sorted::SortKey,
+    weka::stop,
     write::{BlockCallback, lose_unknown, number, ttft},
 };
-use crate::trace::{FinishReason, JsonWriter, Record};
+use crate::trace::{JsonWriter, Record};
 
 /// Bytes of a line that its own readers take.
 const MOST_BYTES: usize = 256 << 20;
@@ -144,14 +145,5 @@ impl WekaWriter {
         self.numbers.clear();
         self.bytes = 0;
         Ok(writer.append(conversation.to_string().as_bytes())?)
-    }
-}
-
-/// The word for an end.
-pub(super) fn stop(reason: FinishReason) -> &'static str {
-    match reason {
-        FinishReason::Stop => "end_turn",
-        FinishReason::Length => "max_tokens",
-        FinishReason::Abort | FinishReason::Error | FinishReason::Repetition => "",
     }
 }

@@ -1,38 +1,31 @@
-//! A player of cassettes that were read, and the index of their records: each is searched for secrets and identified, on all cores.
+//! The index of a player's records: each is searched for secrets and identified, on all cores.
 
 use std::{
     collections::{HashMap, HashSet},
     num::NonZero,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64},
-    },
+    sync::Arc,
     thread,
 };
 
 use serde_json::Value;
 
 use crate::{
-    account::SessionRecording,
     matching::requests::{CassetteIndex, Retries},
     mcp::{McpRecordError, Servers},
     player::{
-        CassetteOutput, CassettePlayer, Mode, ModeExceptions, PlayerConfig, PlayerState,
-        answer::put_back::value_plans,
-        decide::{cross, fixtures::tried::Fixtures},
+        ModeExceptions, PlayerConfig,
+        decide::cross,
         mcp,
-        record::recorder::{CassetteRecorder, route_of},
-        report::RecordGroups,
+        record::recorder::route_of,
         secrets::{self, Leak, SearchedConversation, around},
     },
     values::ValuePlans,
 };
 use api::endpoints::CHAT;
-use base::{lock::Lock, one_line::counted};
-use net::upstream::Upstream;
+use base::one_line::counted;
 use recording::{
     canonical::{CanonicalProgress, CanonicalRules, ConversationStart, Identity, RequestParts, SharedList},
-    cassette::{CassetteError, CassetteRecord, Inherited, bases, remove_unfinished, shares},
+    cassette::{CassetteError, CassetteRecord, Inherited, bases, shares},
     redaction::{Redactor, SeenSecrets},
 };
 
@@ -72,71 +65,20 @@ struct SearchedRecord {
     secrets: Vec<Leak>,
 }
 
-struct PlayableRecords {
-    index: CassetteIndex,
+pub(super) struct PlayableRecords {
+    pub(super) index: CassetteIndex,
     /// The same records as chats for other families, where those are answered.
-    across: Option<(CassetteIndex, CanonicalRules)>,
+    pub(super) across: Option<(CassetteIndex, CanonicalRules)>,
     /// In the order of the index: the cassette and its record.
-    records: Vec<(usize, CassetteRecord)>,
-    mcp: Servers,
-}
-
-impl CassettePlayer {
-    /// Makes a player of cassettes that were read.
-    ///
-    /// # Errors
-    /// When the cassette that is to be written cannot be, or those that were read hold secrets and must not.
-    pub fn new(config: PlayerConfig) -> Result<Arc<Self>, CassettePlayerError> {
-        Self::sharing(config, Arc::default())
-    }
-
-    pub(super) fn sharing(
-        mut config: PlayerConfig,
-        shared: Arc<PlayerState>,
-    ) -> Result<Arc<Self>, CassettePlayerError> {
-        let (put_back, warnings) = value_plans(&config.cassettes, &config.supplied, |_| true);
-        warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-        let put_back = Arc::new(put_back);
-        let PlayableRecords { index, across, records, mcp } = playable(&mut config, &put_back)?;
-        let begin = |output: &CassetteOutput| {
-            if config.if_unended == SessionRecording::Drop {
-                remove_unfinished(&output.path)?;
-            }
-            CassetteRecorder::create(output, &config)
-        };
-        let recorder = config.output.as_ref().map(begin).transpose()?;
-        let comparer = (config.mode == Mode::Compare).then(|| CassetteRecorder::comparing(&config)).transpose()?;
-        let fixtures = Fixtures::new(records.iter().map(|(at, record)| (config.cassette(*at), record)), 0);
-        Ok(Arc::new(Self {
-            upstream: config.upstream.clone().map(|url| Upstream::new(url, &config.reach)),
-            config,
-            index,
-            across,
-            shared,
-            groups: RecordGroups::new(&records),
-            fixtures: Arc::new(fixtures),
-            put_back,
-            mcp: Arc::new(mcp),
-            hand_over: Default::default(),
-            earlier: Lock::default(),
-            used: records.iter().map(|_| AtomicBool::new(false)).collect(),
-            records,
-            sessions: Lock::default(),
-            recorder: recorder.map(Arc::new),
-            comparer: comparer.map(Arc::new),
-            comparisons: Arc::default(),
-            environment: OnceLock::new(),
-            fault_reader: OnceLock::new(),
-            fresh_ids: AtomicU64::new(0),
-            passed: AtomicU64::new(0),
-            ended: Lock::default(),
-            recorded_by_sessions: Lock::default(),
-        }))
-    }
+    pub(super) records: Vec<(usize, CassetteRecord)>,
+    pub(super) mcp: Servers,
 }
 
 /// Moves the records out of the cassettes and makes their index.
-fn playable(config: &mut PlayerConfig, put_back: &Arc<ValuePlans>) -> Result<PlayableRecords, CassettePlayerError> {
+pub(super) fn playable(
+    config: &mut PlayerConfig,
+    put_back: &Arc<ValuePlans>,
+) -> Result<PlayableRecords, CassettePlayerError> {
     let (mcp, leaks) = mcp::take(config, put_back)?;
     let cassettes = config.cassettes.iter().enumerate();
     let across = config.cross_api.then(|| cross::rules(&config.rules));

@@ -1,6 +1,6 @@
 //! MCP servers beside the models: their records are taken out of the cassettes, and their sessions belong to the account's.
 
-use std::{fmt, sync::Arc, thread};
+use std::{sync::Arc, thread};
 
 use http::{HeaderMap, StatusCode};
 use serde_json::{Map, Value, json};
@@ -12,28 +12,15 @@ use crate::{
     player::miss::advice::recording,
     player::record::compare::AnswerDifferences,
     player::secrets::{self, Leak},
-    player::{CassettePlayer, CassettePlayerError, Mode, PlayerConfig, RecordPlace, SessionState},
+    player::{CassettePlayer, CassettePlayerError, Mode, PlayerConfig, RecordPlace, SessionState, kept::HandOver},
     values::ValuePlans,
 };
-use base::lock::Lock;
 use net::server::ResponseBody;
 use recording::{
     cassette::{CassetteRecord, RecordedExchange},
     mcp::{Broken, McpRecord},
     redaction::Redactor,
 };
-
-/// Called before a session ends, with its name: recorders of MCP servers hand over what they recorded for it.
-#[derive(Default)]
-pub(super) struct HandOvers(Lock<Vec<HandOver>>);
-
-pub(crate) type HandOver = Box<dyn Fn(&str) + Send + Sync>;
-
-impl fmt::Debug for HandOvers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HandOvers")
-    }
-}
 
 /// Takes the records of MCP out of the cassettes: their servers, and the secrets in them.
 pub(super) fn take(

@@ -18,8 +18,11 @@ mod drift;
 mod forward;
 mod incoming;
 mod index;
+mod kept;
+mod load;
 mod mcp;
 mod miss;
+mod outcome;
 mod receive;
 mod record;
 mod report;
@@ -57,7 +60,7 @@ pub use crate::player::{
         to_trace,
     },
     decide::{
-        ConcernsRecord, Decided, Decision, ReceivedRequest, ReplacedRecords, Unanswered,
+        ReceivedRequest,
         fixtures::{
             rules::AnswerRules,
             semantic_reply::{OnReply, SemanticReplies, SemanticReply, why_unanswerable},
@@ -70,6 +73,7 @@ pub use crate::player::{
         completion::{Completed, CompletedBody, Completions},
     },
     index::CassettePlayerError,
+    outcome::{ConcernsRecord, Decided, Decision, ReplacedRecords, Unanswered},
     record::{
         record_report::RecordReport,
         recorder::{PendingExchange, RecordPlace},
@@ -84,10 +88,9 @@ use crate::{
     player::{
         answer::generated::Counter,
         decide::fixtures::tried::Fixtures,
-        mcp::HandOvers,
-        miss::Pages,
+        kept::{Earlier, HandOvers, Pages, RecordUse},
         record::{compare::Comparisons, recorder::CassetteRecorder},
-        report::{Earlier, RecordGroups, RecordUse},
+        report::groups::RecordGroups,
     },
     values::{EarlierValues, ValuePlans},
 };

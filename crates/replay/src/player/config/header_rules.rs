@@ -4,7 +4,7 @@ use std::{fmt, path::PathBuf};
 
 use crate::{
     matching::requests::RequestMatch,
-    player::{PlayerConfig, answer::put_back::kinds},
+    player::{PlayerConfig, answer::put_back::held::kinds},
 };
 use recording::{
     canonical::CanonicalRules,

@@ -7,10 +7,7 @@ pub(crate) mod advice;
 mod comparison;
 mod message;
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::sync::Arc;
 
 use http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
@@ -48,22 +45,6 @@ base::named! {
         MatcherFailed = "matcher_failed",
         /// The session's cassette does not exist.
         NoCassette = "no_cassette",
-    }
-}
-
-/// Numbers of misses, and the address of `/vcr/…`, shared by a player and those of its sessions.
-#[derive(Debug, Default)]
-pub(crate) struct Pages {
-    last: AtomicU64,
-    /// URL of the server that answers `/vcr/…`.
-    pub(super) root: OnceLock<String>,
-}
-
-impl Pages {
-    /// Returns the number of the next miss, and its page's URL where one is known.
-    pub(crate) fn next(&self) -> (u64, Option<String>) {
-        let number = self.last.fetch_add(1, Relaxed) + 1;
-        (number, self.root.get().map(|root| format!("{root}/vcr/misses/{number}")))
     }
 }
 

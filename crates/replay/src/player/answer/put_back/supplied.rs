@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{kinds, placeholders};
+use super::held::{kinds, placeholders};
 use recording::{
     cassette::Cassette,
     redaction::{NoPlaceholder, Placeholder, RedactionRules},
