@@ -146,15 +146,13 @@ impl ChatFamily {
 
     /// Encodes the answer of a chat's record as one of this family.
     pub(crate) fn answer(&self, record: &CassetteRecord, chat: &IncomingRequest, counter: &Counter) -> ContentReply {
-        let mut reply = content::reply(record, chat, counter);
-        if reply.status.is_none()
-            && let Some(events) = content::events(record, chat, counter)
-        {
+        if let Some(events) = content::events(record, chat, counter) {
             return ContentReply::stream(self.events(&events));
         }
+        let mut reply = content::reply(record, chat, counter);
         reply.content.change(|body| {
             let text = String::from_utf8_lossy(body);
-            if reply.status.unwrap_or(record.answer.status) < 400 { self.body(&text) } else { self.error(&text) }
+            if record.answer.status < 400 { self.body(&text) } else { self.error(&text) }
         });
         reply
     }
