@@ -238,9 +238,10 @@ pub async fn drive(
     };
     let spent = began.until_now(threads);
     probes.shutdown().await;
+    // The last records come with it, and their errors.
+    let recorder = tap.finish().await?.recorder;
     let Noted { sent, lag, history, errors, .. } = &run.noted;
     let (sent, lag, history, errors) = (sent.load(Relaxed), lag.lock().clone(), *history.lock(), errors.lock().clone());
-    let recorder = tap.finish().await?.recorder;
     Ok(Driven { lag, start, spent, stopped: was_stopped, sent, history, errors, recorder })
 }
 
@@ -320,7 +321,8 @@ pub(crate) fn setup(
     // Their upstreams are chosen by index; a selector that no request fits keeps them from anything else.
     let routes = others.iter().map(|upstream| UpstreamRoute { selector: None, upstream: upstream.clone() }).collect();
     let (text, rules) = (drive.content, drive.rules.clone());
-    let content = ContentRecording { text, incomplete_ids: drive.content, rules, ..ContentRecording::default() };
+    // What an error quotes is of the trace that is replayed.
+    let content = ContentRecording { text, errors: true, incomplete_ids: text, rules, ..ContentRecording::default() };
     let setup = Setup {
         routes,
         reach: drive.reach.clone(),

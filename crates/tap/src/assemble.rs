@@ -53,7 +53,7 @@ impl Assembler {
 
     /// Returns true if messages of errors are recorded, which may quote the request.
     pub(super) fn keeps_messages(&self) -> bool {
-        self.content.text || self.content.requests
+        self.content.errors || self.content.text || self.content.requests
     }
 
     /// Adds the key by which an error is matched if its prompt has no hash, and takes its turn among the responses of its request.

@@ -191,6 +191,8 @@ pub struct ContentRecording {
     pub text: bool,
     /// Bodies of requests.
     pub requests: bool,
+    /// Messages of errors, which may quote the request; they come with texts and with requests too.
+    pub errors: bool,
     /// Log probabilities of outputs and prompts, where clients asked for them.
     pub logprobs: bool,
     /// Token ids also where the engine counted another number of them: what is missing is to be found.

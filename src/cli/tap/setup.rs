@@ -100,6 +100,7 @@ pub(in crate::cli) fn setup(args: TapArgs) -> Result<Setup, Failure> {
             text: args.privacy.record_text,
             requests: args.privacy.record_requests,
             logprobs: args.privacy.record_logprobs,
+            errors: false,
             incomplete_ids: false,
             rules: redaction::rules(&args.privacy.redaction)?,
         },

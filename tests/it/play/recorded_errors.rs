@@ -124,7 +124,7 @@ async fn assert_refused_as_json(server: &Server) {
 #[tokio::test]
 async fn the_error_of_a_stream_is_a_body_for_a_client_that_asked_for_none() {
     let upstream = refusing_in_a_stream().await;
-    let tap = Tapping::start(upstream.address, |_| {}).await;
+    let tap = Tapping::start(upstream.address, |setup| setup.content.text = true).await;
     exchange(tap.address, &peer::post(CHAT, r#"{"messages":[],"model":"m","stream":true}"#)).await;
     let (_, records) = tap.records().await;
     assert!(records[0].response.is_some());
