@@ -130,8 +130,8 @@ impl Results {
     }
 
     /// Adds the record of a request that was to be sent at `intended` and was sent at `sent`, from the start of the run. Takes the status out of it
-    /// with which this client itself reports that a server did not answer. A response that is no answer of a model becomes an error in the record
-    /// too, so that all who read it count it as one.
+    /// with which this client itself reports that a server did not answer. A response that is no answer of a model, or that was left because it had no
+    /// end, becomes an error in the record too, so that all who read it count it as one.
     pub fn add(
         &self,
         request: usize,
@@ -156,7 +156,8 @@ impl Results {
         );
         record.status = record.status.filter(|_| !is_own);
         let is_good = is_answered(&recorded.record, record);
-        if record.outcome == Some(Outcome::Finished) && !is_good {
+        let is_endless = record.outcome == Some(Outcome::ClientGone) && !recorded.is_left();
+        if is_endless || record.outcome == Some(Outcome::Finished) && !is_good {
             record.outcome = Some(Outcome::Error);
         }
         let mut sample = Sample { request, intended, sent, is_good, ..Sample::of(recorded, record) };

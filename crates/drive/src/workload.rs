@@ -20,6 +20,9 @@ use crate::turns::EarlierTurns;
 /// Maximum number of tokens of a prompt that is made up: more than any model takes.
 const MAX_PROMPT_TOKENS: u32 = 1 << 24;
 
+/// Factor of the tokens that a request asks for from which its response has no end: an event may have less than a token where a gateway splits it.
+const FAR_BEYOND: u32 = 10;
+
 /// Tokens of a block of a trace that names no size.
 const BLOCK_SIZE: u32 = 16;
 
@@ -197,9 +200,23 @@ impl WorkloadRequest {
         replay::meter::e2e(&self.record).unwrap_or_default()
     }
 
-    /// Returns the number of tokens after which its client left when it was recorded.
+    /// Returns true if its client left when it was recorded.
+    pub(crate) fn is_left(&self) -> bool {
+        self.record.outcome == Some(Outcome::ClientGone)
+    }
+
+    /// Returns the number of tokens after which its response is left: where its client left when it was recorded, else far beyond what is asked
+    /// for, as of a stream without an end.
     pub(crate) fn leaves_after(&self) -> Option<u32> {
-        (self.record.outcome == Some(Outcome::ClientGone)).then_some(self.record.output_tokens)
+        let Record { output_tokens, request, params, .. } = &self.record;
+        if self.is_left() {
+            return Some(*output_tokens);
+        }
+        let asked = match request {
+            None => Some(*output_tokens),
+            Some(_) => params.get("max_tokens").and_then(Value::as_u64).and_then(|most| most.try_into().ok()),
+        };
+        asked.map(|most: u32| most.saturating_mul(FAR_BEYOND).saturating_add(1000))
     }
 }
 

@@ -79,6 +79,17 @@ fn a_server_that_does_not_answer_is_no_gateway_with_a_status() {
 }
 
 #[test]
+fn a_stream_without_an_end_is_left() {
+    let mut long = line(0, 200);
+    (long["output_tokens"], long["itl_ms"]) = (json!(8), json!(vec![1.0; 7]));
+    let fault = "repeat:every=1ms at event 2";
+    let server = Running::start(&["play", "--synthetic", "random", "--instant", "--port", "0", "--fault", fault]);
+    let (printed, shown) = drive(&Trace::of(&[long]), &["--target", &format!("http://{}", server.address)]);
+    assert_eq!(printed["results"]["failures"], json!({"error": 1}), "{printed:#}");
+    assert!(shown.contains("error: left after 1"), "{shown}");
+}
+
+#[test]
 fn targets_are_counted_apart() {
     let trace = Trace::of(&(0..6).map(|number| line(number, 200)).collect::<Vec<_>>());
     let good = Running::start(&["play", "--synthetic", "random", "--port", "0"]);

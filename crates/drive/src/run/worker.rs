@@ -117,6 +117,10 @@ impl Worker {
                 collected.add(bytes);
             }
             if leaves_after.is_some_and(|tokens| body.tokens() >= tokens) {
+                if request.is_some_and(|request| !request.is_left()) {
+                    let why = format!("left after {} tokens, far more than were asked for", body.tokens());
+                    run.add_error(Outcome::Error.name(), why.as_bytes());
+                }
                 break;
             }
         }
