@@ -122,7 +122,11 @@ test("b", async ({ cassette }) => { cassette.baseUrl; });\n`;
 
 test("a signal ends the program behind the launcher", async () => {
   const child = spawn(join(home, "node_modules/.bin/vllm-vcr"), ["play", "--port", "0"], { stdio: ["ignore", "ignore", "pipe"] });
-  await new Promise((done) => child.stderr.once("data", done));
+  await new Promise((done) => {
+    let said = "";
+    // What is logged before this line comes before signals are waited for.
+    child.stderr.on("data", (data) => (said += data).includes("play on ") && done());
+  });
   child.kill("SIGTERM");
   const ended = await new Promise((done) => child.on("exit", (code, signal) => done([code, signal])));
   assert.deepEqual(ended, [0, null]);

@@ -21,7 +21,6 @@ pub(in crate::play) fn warnings(
         unmatchable(trace, records, order),
         unhashed(trace, records, order),
         too_long(trace, records, model_len),
-        left(trace, records),
         without_ids(trace, records),
     ];
     found.into_iter().flatten().collect()
@@ -53,15 +52,6 @@ pub(in crate::play) fn reason(record: RecordRef<'_>) -> &'static str {
         Some(Outcome::Cut) => "that the recorder's end cut before the first token",
         Some(Outcome::Finished | Outcome::Error) | None => "without tokens and without a response",
     }
-}
-
-/// Records that have no more of their response than a client got that left.
-fn left(trace: &str, records: &Store) -> Option<String> {
-    let is_left = |record: RecordRef<'_>| record.outcome() == Some(Outcome::ClientGone) && record.output_tokens() > 0;
-    let (left, all) = (count(records, is_left)?, records.len());
-    Some(format!(
-        "{left} of the {all} records of {trace} end where their client left: what it got is served, with `finish_reason: abort`"
-    ))
 }
 
 /// Records of which only the length is known. The choices of a request may share one response.
@@ -177,15 +167,6 @@ mod tests {
         assert!(notes[0].starts_with("1 of the 2 records of t are longer than --max-model-len 100"), "{notes:?}");
         assert!(notes[0].ends_with("the longest has 105 tokens"), "{notes:?}");
         assert!(notes[1].starts_with("1 of the 2 records of t hold no token ids"), "{notes:?}");
-    }
-
-    #[test]
-    fn records_whose_client_left_in_the_middle_are_counted() {
-        let left = Record { outcome: Some(Outcome::ClientGone), ..record(1, 1) };
-        let notes = advised("t", &store(vec![record(1, 1), left]), MatchBy::Prefix);
-        assert!(
-            matches!(notes.as_slice(), [one] if one.starts_with("1 of the 2 records of t end where their client left"))
-        );
     }
 
     #[test]
