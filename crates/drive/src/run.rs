@@ -169,12 +169,12 @@ struct DrivenRun {
     intended: Vec<AtomicU64>,
     /// No session begins after this.
     until: Option<Instant>,
-    noted: Noted,
+    counts: SharedCounts,
 }
 
-/// Notes of all workers, as [`Driven`] has them.
+/// Counts of all workers, as [`Driven`] has them.
 #[derive(Default)]
-struct Noted {
+struct SharedCounts {
     sent: AtomicU64,
     next_session: AtomicUsize,
     lag: Lock<Durations>,
@@ -209,7 +209,7 @@ pub async fn drive(
         chains: chains(&plan, workload.requests.len()),
         rules: drive.rules,
         start,
-        noted: Noted::default(),
+        counts: SharedCounts::default(),
         prompts: drive.prompts,
         history: drive.history,
         workload,
@@ -240,7 +240,7 @@ pub async fn drive(
     probes.shutdown().await;
     // The last records come with it, and their errors.
     let recorder = tap.finish().await?.recorder;
-    let Noted { sent, lag, history, errors, .. } = &run.noted;
+    let SharedCounts { sent, lag, history, errors, .. } = &run.counts;
     let (sent, lag, history, errors) = (sent.load(Relaxed), lag.lock().clone(), *history.lock(), errors.lock().clone());
     Ok(Driven { lag, start, spent, stopped: was_stopped, sent, history, errors, recorder })
 }
@@ -263,14 +263,14 @@ impl DrivenRun {
     }
 
     /// Keeps the beginning of the first error of this kind, without its secrets.
-    fn add_error(&self, kind: &str, said: &[u8]) {
-        let mut errors = self.noted.errors.lock();
-        errors.entry(kind.to_owned()).or_insert_with(|| beginning(said, &self.rules, &self.prompts.headers));
+    fn add_error(&self, kind: &str, text: &[u8]) {
+        let mut errors = self.counts.errors.lock();
+        errors.entry(kind.to_owned()).or_insert_with(|| beginning(text, &self.rules, &self.prompts.headers));
     }
 }
 
-/// What a response said that was no error by its status: its type, and its body or the event with the error.
-fn said(record: &Record) -> Option<Vec<u8>> {
+/// Text of a response that was no error by its status: its type, and its body or the event with the error.
+fn error_text(record: &Record) -> Option<Vec<u8>> {
     let Some(response) = &record.response else {
         return Some(record.error.as_ref()?.body.as_ref()?.clone().into_bytes());
     };
@@ -356,7 +356,7 @@ fn hook(run: Arc<OnceLock<(Arc<DrivenRun>, Duration)>>, results: Arc<Results>) -
         if let (Some(Outcome::Error), Some(status @ ..400), None | Some(0)) =
             (record.outcome, record.status, record.choice)
         {
-            said(record).into_iter().for_each(|said| run.add_error(&status.to_string(), &said));
+            error_text(record).into_iter().for_each(|text| run.add_error(&status.to_string(), &text));
         }
     }))
 }

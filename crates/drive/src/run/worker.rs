@@ -39,7 +39,7 @@ impl Worker {
             let due = Instant::now() + PROBE;
             self.pacer.sleep_until(due).await;
             let late = Instant::now().saturating_duration_since(due);
-            self.run.noted.lag.lock().record(late);
+            self.run.counts.lag.lock().record(late);
         }
     }
 
@@ -59,7 +59,7 @@ impl Worker {
     pub(super) async fn closed_loop(self: Arc<Self>) {
         self.pacer.sleep_until(self.run.start).await;
         loop {
-            let number = self.run.noted.next_session.fetch_add(1, Relaxed);
+            let number = self.run.counts.next_session.fetch_add(1, Relaxed);
             let is_over = self.run.until.is_some_and(|until| Instant::now() >= until);
             let Some(place) = self.run.plan.place(number).filter(|_| !is_over) else { return };
             Arc::clone(&self).send_session(place, Instant::now()).await;
@@ -89,7 +89,7 @@ impl Worker {
         });
         join_all(turns).await;
         if let Some(counts) = conversation.map(DrivenConversation::counts) {
-            self.run.noted.history.lock().add(counts);
+            self.run.counts.history.lock().add(counts);
         }
     }
 
@@ -103,7 +103,7 @@ impl Worker {
             let at = due.saturating_duration_since(run.start).as_nanos();
             intended.store(u64::try_from(at).unwrap_or(u64::MAX), Relaxed);
         }
-        run.noted.sent.fetch_add(1, Relaxed);
+        run.counts.sent.fetch_add(1, Relaxed);
         let response = self.client.send(place.chain % run.targets.len(), outgoing).await;
         let error = Some(response.status()).filter(|status| status.as_u16() >= 400);
         let unanswered = response.extensions().get::<UpstreamErrorText>().cloned();
