@@ -19,7 +19,7 @@ use crate::{
     },
     drive::{Drive, Plan, Workload, before},
     play::{Player, TRACE_NAME, load_tokenizer},
-    recording::{cassette::is_cassette, redaction::has_placeholder, storage},
+    recording::{cassette::is_cassette, redaction::json_has_placeholder, storage},
     text::prompt::Tokenizer,
 };
 
@@ -102,7 +102,7 @@ pub(super) fn workload(args: &ReplayArgs) -> Result<Workload, Failure> {
 /// What is to be known of requests that a tap redacted; `None` without any.
 fn redacted_requests(workload: &Workload) -> Option<String> {
     let bodies = workload.requests.iter().filter_map(|request| request.record.request.as_ref());
-    let redacted = bodies.filter(|body| has_placeholder(&body.to_string())).count();
+    let redacted = bodies.filter(|body| json_has_placeholder(body)).count();
     (redacted > 0).then(|| {
         let requests = counted(redacted, "request");
         format!("{requests} with placeholders of secrets, sent as they are: prompts that differed only there are equal")

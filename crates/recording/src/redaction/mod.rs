@@ -35,7 +35,7 @@ mod trail;
 pub use super::field_path::PathError;
 pub use named_values::NamedValues;
 pub use patterns::{SecretShape, shapes};
-pub use placeholder::{NoPlaceholder, Placeholder, has_placeholder, placeholders};
+pub use placeholder::{NoPlaceholder, Placeholder, has_placeholder, json_has_placeholder, placeholders};
 pub use redactor::{Checkpoint, Find, Redactor, SeenSecrets, looks_like_json};
 pub use restore::PlaceholderValues;
 pub use rules::{RedactionRules, RulesError};

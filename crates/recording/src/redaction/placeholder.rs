@@ -8,6 +8,7 @@ use std::{
 };
 
 use memchr::memmem;
+use serde_json::Value;
 
 pub(super) const PLACEHOLDER: &str = "[REDACTED:";
 
@@ -70,6 +71,19 @@ static FINDER: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::Find
 #[must_use]
 pub fn has_placeholder(text: &str) -> bool {
     FINDER.find(text.as_bytes()).is_some()
+}
+
+/// Returns true if a text or a name of a JSON value may hold placeholders.
+#[must_use]
+pub fn json_has_placeholder(value: &Value) -> bool {
+    match value {
+        Value::String(text) => has_placeholder(text),
+        Value::Array(items) => items.iter().any(json_has_placeholder),
+        Value::Object(fields) => {
+            fields.iter().any(|(name, value)| has_placeholder(name) || json_has_placeholder(value))
+        }
+        _ => false,
+    }
 }
 
 /// The placeholders of a text and where they stand, in order. Those without a number are left out.

@@ -2,13 +2,11 @@
 
 use std::{path::Path, sync::Arc};
 
-use serde_json::Value;
-
 use super::{
     BadLines, CaptureEnd, Finding, LoadProgress, Meta, Record, Trace, TraceError, Warning, record_reader::RecordReader,
     source::NumberedLines,
 };
-use crate::redaction::has_placeholder;
+use crate::redaction::json_has_placeholder;
 
 /// Reads a whole trace; `-` is standard input. Every complete record of a cut file is kept, with a warning.
 ///
@@ -163,8 +161,9 @@ pub fn check(path: &Path) -> Result<Checked, TraceError> {
 
 /// Returns true if the hashes of its prompt were left out because they would reveal a secret.
 fn is_unhashed(record: &Record) -> bool {
-    let hold_secret = |request: &Value| has_placeholder(&request.to_string());
-    record.prompt_hash.is_none() && record.request_key.is_none() && record.request.as_ref().is_some_and(hold_secret)
+    record.prompt_hash.is_none()
+        && record.request_key.is_none()
+        && record.request.as_ref().is_some_and(json_has_placeholder)
 }
 
 #[cfg(test)]

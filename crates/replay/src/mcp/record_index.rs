@@ -14,7 +14,7 @@ use recording::{
     canonical::{CanonicalKey, Identity, McpCall},
     cassette::CassetteRecord,
     mcp::McpRecord,
-    redaction::{RedactionRules, Redactor, SeenSecrets, has_placeholder},
+    redaction::{RedactionRules, Redactor, SeenSecrets, json_has_placeholder},
 };
 
 /// A record and its place.
@@ -130,7 +130,7 @@ impl RecordIndex {
     /// Adds a record of its server in a cassette, which has this place and name.
     pub(super) fn push(&mut self, (cassette, file): (usize, &Arc<str>), source: &CassetteRecord, record: McpRecord) {
         let (identity, _) = self.identify_knowing(&[], &record.method, &record.params);
-        self.has_placeholders = self.has_placeholders || has_placeholder(&record.params.to_string());
+        self.has_placeholders = self.has_placeholders || json_has_placeholder(&record.params);
         self.requests.push(identity, true);
         let group = source.group.as_deref().map(Into::into);
         let (id, line, file) = (source.id, source.line, Arc::clone(file));
