@@ -69,7 +69,7 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
             let (most, length, allowed) = (args.search.max_concurrency.get(), args.search.rung, args.max_errors);
             let search = Search { most, length, slo, allowed };
             let climb = Climb { search, configuration, workload, selection, stopped };
-            return find_max::run(climb, ceiling, args.json, outputs).await;
+            return find_max::run(climb, inputs, ceiling, args.json, outputs).await;
         }
         let watches = server_side::begin(&args.scrape).await;
         let progress = outputs::progress(Arc::clone(&results), planned);

@@ -1,16 +1,17 @@
 //! A generation request, read from its body and judged in the engine's stages.
 
+mod input;
 mod limits;
 
+use input::completion_prompts;
+pub use input::{GenerationInput, PromptInput};
 pub use limits::MaxTokens;
-
-use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
 use super::{
     Api, UsageEvents,
-    body::{ValidBody, ids},
+    body::ValidBody,
     conversation::{ChatPrompt, RequestTemplates},
     error::ApiError,
     event_options::EventOptions,
@@ -20,7 +21,7 @@ use super::{
     json_tree::TreeReading,
     kv_transfer::KvTransferParams,
     logprobs::LogprobsOptions,
-    messages, python, rules,
+    messages, rules,
     sampling::Sampling,
     structured::{self, Constraint},
     tool_choice::ToolUse,
@@ -124,37 +125,6 @@ request! {
     }
 }
 
-/// Input to continue.
-#[derive(Debug, Clone, PartialEq)]
-pub enum GenerationInput {
-    /// A conversation.
-    Chat(ChatPrompt),
-    /// Several conversations, a choice for each.
-    Batch(Vec<ChatPrompt>),
-    /// One or several prompts.
-    Completion(Vec<PromptInput>),
-}
-
-impl GenerationInput {
-    fn chats(&self) -> &[ChatPrompt] {
-        match self {
-            Self::Chat(chat) => std::slice::from_ref(chat),
-            Self::Batch(chats) => chats,
-            Self::Completion(_) => &[],
-        }
-    }
-
-    /// Returns their number.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        match self {
-            Self::Chat(_) => 1,
-            Self::Batch(chats) => chats.len(),
-            Self::Completion(inputs) => inputs.len(),
-        }
-    }
-}
-
 /// The server that a request is judged for.
 #[derive(Debug, Clone, Copy)]
 pub struct ServerProfile {
@@ -164,15 +134,6 @@ pub struct ServerProfile {
     pub finds_calls: bool,
     /// Prompt and output tokens that a request may have together.
     pub max_model_len: u32,
-}
-
-/// One prompt of a completion.
-#[derive(Debug, Clone, PartialEq)]
-pub enum PromptInput {
-    /// Text, to be tokenized.
-    Text(String),
-    /// Token ids.
-    Ids(Arc<[u32]>),
 }
 
 impl GenerationRequest {
@@ -363,20 +324,6 @@ fn max_tokens(api: Api, body: &ValidBody<'_>) -> Option<(&'static str, i128)> {
             .into_iter()
             .find_map(|name| body.whole(name).map(|count| (name, count))),
         Api::Completions => Some(("max_tokens", body.whole("max_tokens").unwrap_or(COMPLETION_MAX_TOKENS))),
-    }
-}
-
-fn completion_prompts(prompt: Option<Value>) -> Vec<PromptInput> {
-    let text = |item: Value| if let Value::String(text) = item { Some(PromptInput::Text(text)) } else { None };
-    match prompt {
-        Some(Value::Array(items)) if items.iter().all(|item| python::class(item) == "str") => {
-            items.into_iter().filter_map(text).collect()
-        }
-        Some(Value::Array(items)) if items.iter().all(Value::is_array) => {
-            items.iter().filter_map(Value::as_array).map(|items| PromptInput::Ids(ids(items).into())).collect()
-        }
-        Some(Value::Array(items)) => vec![PromptInput::Ids(ids(&items).into())],
-        prompt => prompt.and_then(text).into_iter().collect(),
     }
 }
 

@@ -8,9 +8,10 @@ use std::{fmt, str::FromStr, time::Duration};
 use base::units::parse_duration;
 
 use crate::{
-    catalogue::{CatalogueRow, FaultStage, rows},
+    catalogue::{CatalogueRow, rows},
     kind::FaultKind,
     selection::{CONDITIONS, FaultSelection, ServedNames},
+    stage::FaultStage,
 };
 
 /// Place in a response from which on a fault happens.

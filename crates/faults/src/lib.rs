@@ -22,6 +22,7 @@ mod body;
 mod catalogue;
 mod edits;
 mod fault;
+mod hit;
 mod kind;
 mod piece;
 mod quota;
@@ -32,6 +33,7 @@ mod selection;
 mod set;
 mod signal;
 mod signal_rows;
+mod stage;
 mod steps;
 mod timed;
 mod wire;
@@ -39,15 +41,17 @@ mod wire;
 pub use self::{
     active::OnFault,
     body::FaultedBody,
-    catalogue::{CATALOGUE, CatalogueRow, FaultStage, catalogue, rows},
+    catalogue::{CATALOGUE, CatalogueRow, catalogue, rows},
     edits::EventEdit,
     fault::{Fault, FaultPlace, FaultSyntaxError},
+    hit::{FaultHit, UnappliedFault},
     kind::{FaultKind, NamedLimits, RefusalContext, RefusalFault, StreamFault},
     quota::{QuotaLimits, QuotaRefusal},
     request::FaultRequest,
     selection::{FaultSelection, SequenceKey, ServedNames},
-    set::{ChosenFault, FaultCounts, FaultHit, FaultSet, UnappliedFault},
+    set::{ChosenFault, FaultCounts, FaultSet},
     signal::{BatchNumber, EventsFault, MetricsFault, ServerCondition, ServerFault},
+    stage::FaultStage,
     timed::{QuotaOutcome, QuotaTicket},
     wire::tokens_of,
 };

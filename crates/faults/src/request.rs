@@ -5,8 +5,8 @@ use serde_json::Value;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use crate::{
-    catalogue::is_path,
     selection::{FaultSelection, SequenceKey},
+    stage::is_path,
 };
 
 /// A request as faults see it.

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use crate::{
-    catalogue::{Argument, CatalogueRow, FaultStage, ReadKind, before, in_range, needed},
+    catalogue::{Argument, CatalogueRow, ReadKind, before, in_range, needed},
     fault::{FaultArguments, FaultSyntaxError},
     kind::{FaultKind, RefusalFault},
     quota::QuotaLimits,
     signal::{EventsFault, MetricsFault, ServerFault},
+    stage::FaultStage,
 };
 
 /// Oldest page of metrics.

@@ -6,12 +6,13 @@ use http::HeaderMap;
 use tokio::time::Instant;
 
 use crate::{
-    catalogue::FaultStage,
     fault::FaultPlace,
+    hit::HitOf,
     kind::{FaultKind, RefusalFault},
     quota::{QuotaLimits, QuotaRefusal},
-    set::{ChosenFault, FaultSet, HitOf},
+    set::{ChosenFault, FaultSet},
     signal::{BatchNumber, EventsFault, MetricsFault, ServerCondition},
+    stage::FaultStage,
 };
 
 /// A request that was admitted by a quota, until this is dropped.

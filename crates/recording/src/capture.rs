@@ -28,10 +28,16 @@ const RESERVED: usize = 2 << 10;
 /// Bytes of a response that are held although token ids may stand for it.
 const SHORT: usize = 16 << 10;
 
-/// Headers that are kept: those of the content, and what says where, how and when to send the request again.
-const KEPT: [&str; 7] =
-    ["allow", "content-type", "location", "metadata", "retry-after", "www-authenticate", "x-should-retry"];
-const KEPT_STARTS: [&str; 3] = ["x-ratelimit-", "openai-", "mcp-"];
+/// Headers that a client acts on: what the content is, and where, how and when to send the request again.
+const ACTED_ON: [&str; 7] =
+    ["allow", "content-type", "location", "retry-after", "retry-after-ms", "www-authenticate", "x-should-retry"];
+const LIMITS: [&str; 3] = ["ratelimit", "x-ratelimit-", "anthropic-ratelimit-"];
+
+/// Returns true for the name of a response header that a client acts on, in small letters.
+#[must_use]
+pub fn is_acted_on(name: &str) -> bool {
+    ACTED_ON.contains(&name) || LIMITS.iter().any(|start| name.starts_with(start))
+}
 
 /// Bounds of copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +117,9 @@ impl Capture {
 
     /// Keeps the headers that describe the content.
     pub fn headers(&mut self, headers: &HeaderMap) {
-        let is_kept = |name: &str| KEPT.contains(&name) || KEPT_STARTS.iter().any(|start| name.starts_with(start));
+        let is_kept = |name: &str| {
+            is_acted_on(name) || name == "metadata" || ["openai-", "mcp-"].iter().any(|start| name.starts_with(start))
+        };
         let kept = headers.iter().filter(|(name, _)| is_kept(name.as_str()));
         let text = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
             (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned())

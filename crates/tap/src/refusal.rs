@@ -10,6 +10,7 @@ use http::{HeaderMap, header};
 use serde_json::{Map, Value};
 
 use recording::{
+    capture::is_acted_on,
     cassette::Moment,
     trace::{RecordedErrorResponse, Response, ResponseContent, WITHHELD},
 };
@@ -19,13 +20,6 @@ const LARGEST: usize = 16 << 10;
 
 /// The longest value of a header that is kept, in bytes.
 const LONGEST_HEADER: usize = 256;
-
-/// Headers that are kept, besides rate limits.
-const HEADERS: [&str; 7] =
-    ["allow", "content-type", "location", "retry-after", "retry-after-ms", "www-authenticate", "x-should-retry"];
-
-/// Prefixes of rate limit headers.
-const LIMITS: [&str; 3] = ["ratelimit", "x-ratelimit-", "anthropic-ratelimit-"];
 
 /// Fields of bodies that are kept; any other field may have the client's content.
 const NAMES: [&str; 8] = ["code", "detail", "error", "message", "object", "param", "status", "type"];
@@ -79,8 +73,7 @@ pub(super) struct Refusal {
 impl Refusal {
     /// Creates an error from its headers.
     pub(super) fn new(headers: &HeaderMap) -> Self {
-        let is_kept = |name: &str| HEADERS.contains(&name) || LIMITS.iter().any(|prefix| name.starts_with(prefix));
-        let kept = headers.iter().filter(|(name, value)| is_kept(name.as_str()) && value.len() <= LONGEST_HEADER);
+        let kept = headers.iter().filter(|(name, value)| is_acted_on(name.as_str()) && value.len() <= LONGEST_HEADER);
         let text = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
             Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))
         };

@@ -5,7 +5,7 @@ use std::{num::NonZeroUsize, process::ExitCode, time::Duration};
 use clap::Args;
 use serde::Serialize;
 
-use super::outputs::Saves;
+use super::{outputs::Saves, printed::RunInputs};
 use crate::{
     cli::{build, failure::Failure, output, values::with_unit},
     drive::{
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The most that a server does.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Copy, Args)]
 #[command(next_help_heading = "Search")]
 pub(in crate::cli) struct FindMaxArgs {
     /// Finds the server's highest throughput: a closed loop at 1, 4, 16… concurrent sessions, until throughput stops rising or --slo is
@@ -35,6 +35,8 @@ pub(in crate::cli) struct FindMaxArgs {
 #[derive(Debug, Serialize)]
 struct PrintedSearch {
     version: &'static str,
+    commit: &'static str,
+    run: RunInputs,
     verdict: Verdict,
     #[serde(skip_serializing_if = "Option::is_none")]
     ceiling: Option<Ceiling>,
@@ -44,6 +46,7 @@ struct PrintedSearch {
 /// Climbs and prints the rungs; exit code 1 where they may not be believed.
 pub(super) async fn run(
     mut climb: Climb,
+    run: RunInputs,
     ceiling: Option<Ceiling>,
     as_json: bool,
     saves: Saves,
@@ -54,7 +57,8 @@ pub(super) async fn run(
     let (found, mut reasons) = climb.run(|rung| output::note(&format!("{}\n", row(rung)))).await?;
     reasons.extend(ceiling.and_then(|ceiling| found.client_bound(ceiling)));
     let verdict = Verdict { valid: reasons.is_empty(), reasons };
-    let printed = PrintedSearch { version: build::VERSION, verdict, ceiling, find_max: found };
+    let printed =
+        PrintedSearch { version: build::VERSION, commit: build::COMMIT, run, verdict, ceiling, find_max: found };
     let as_text = || text(&printed.find_max, &printed.verdict);
     let code = output::verdict(printed.verdict.valid, as_json, || &printed, as_text)?;
     saves.save_search(&printed, &printed.find_max.rungs)?;

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::{
     args::{ArrivalsArg, ReplayArgs},
+    find_max::FindMaxArgs,
     outputs,
     server_side::ServerSide,
 };
@@ -28,7 +29,9 @@ pub(super) struct RunInputs {
     /// The traces or cassettes.
     workload: String,
     targets: Vec<String>,
-    planned: u64,
+    /// Requests to send; `None` with --find-max, where each rung sends what its time allows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    planned: Option<u64>,
     /// Records that are not sent, by what they are.
     left_out: BTreeMap<&'static str, u64>,
     seed: u64,
@@ -42,6 +45,8 @@ pub(super) struct RunInputs {
 #[derive(Debug, Serialize)]
 struct RunLoad {
     concurrency: Option<NonZeroUsize>,
+    max_concurrency: Option<NonZeroUsize>,
+    rung_ms: Option<f64>,
     arrivals: Option<ArrivalsArg>,
     rate: Option<f64>,
     burstiness: Option<f64>,
@@ -62,11 +67,14 @@ struct RunLoad {
 impl RunLoad {
     fn of(args: &ReplayArgs) -> Self {
         let millis = |time: Duration| Millis::from(time).0;
-        let is_open = args.concurrency.is_none();
+        let FindMaxArgs { find_max, rung, max_concurrency } = args.search;
+        let is_open = args.concurrency.is_none() && !find_max;
         let Slo { ttft, itl, tpot, e2e } = args.slo.unwrap_or_default();
         let limits = [("ttft", ttft), ("itl", itl), ("tpot", tpot), ("e2e", e2e)];
         Self {
             concurrency: args.concurrency,
+            max_concurrency: find_max.then_some(max_concurrency),
+            rung_ms: find_max.then(|| millis(rung)),
             arrivals: is_open.then_some(args.arrivals),
             rate: args.rate,
             burstiness: (args.arrivals == ArrivalsArg::Gamma).then(|| args.burstiness()),
@@ -90,7 +98,7 @@ impl RunInputs {
         Self {
             workload: workload.name.clone(),
             targets: configuration.targets.iter().map(ToString::to_string).collect(),
-            planned,
+            planned: (!args.search.find_max).then_some(planned),
             left_out: workload.left_out.clone(),
             seed: args.seed,
             cache_salt: configuration.prompts.cache_salt.clone(),

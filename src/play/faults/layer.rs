@@ -337,10 +337,8 @@ impl FaultedRequest {
         if self.chosen.is_empty() && self.served.is_none() {
             return response;
         }
-        let keeps_length = |chosen: &ChosenFault| match &chosen.fault.kind {
-            FaultKind::Stream(fault) => fault.keeps_length(),
-            _ => true,
-        };
+        let keeps_length =
+            |chosen: &ChosenFault| matches!(&chosen.fault.kind, FaultKind::Stream(fault) if fault.keeps_length());
         if !self.chosen.iter().all(keeps_length) {
             response.headers_mut().remove(header::CONTENT_LENGTH);
         }

@@ -1,6 +1,6 @@
 //! What the client reaches, and what a server does at most.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{
     running::{Running, vcr},
@@ -63,6 +63,9 @@ fn the_ladder_ends_at_saturation_and_its_rungs_are_in_the_report() {
     let rungs = found["rungs"].as_array().unwrap();
     let [json, table] = saved.map(|path| std::fs::read_to_string(path).unwrap());
     assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["find_max"], *found);
+    let run =
+        ["max_concurrency", "rung_ms", "limit", "concurrency", "arrivals", "planned"].map(|key| &printed["run"][key]);
+    assert_eq!(json!(run), json!([4096, 2000.0, 40, null, null, null]));
     assert_eq!(table.lines().count(), rungs.len() + 1);
     assert!(rungs.len() <= 10 && rungs.iter().all(|rung| rung["requests"].as_u64() > Some(0)), "{printed:#}");
     let concurrency: Vec<u64> = rungs.iter().map(|rung| rung["concurrency"].as_u64().unwrap()).collect();
