@@ -54,7 +54,7 @@ pub(in crate::cli) fn name_sources(error: &mut clap::Error, tables: [&Command; 2
     let Ok(matches) = configured.clone().ignore_errors(true).try_get_matches_from(arguments) else { return };
     for kind in [ContextKind::InvalidArg, ContextKind::PriorArg] {
         let Some(ContextValue::String(shown)) = error.get(kind) else { continue };
-        let long = shown.strip_prefix("--").and_then(|long| long.split([' ', '=', '[']).next());
+        let long = shown.strip_prefix("--").and_then(|long| long.split([' ', '=', '[', '.']).next());
         if let Some(source) = long.and_then(|long| source_of(long, tables, &matches, arguments)) {
             let named = format!("{source} ({shown})");
             error.insert(kind, ContextValue::String(named));
@@ -99,7 +99,7 @@ fn is_engine(command: &Command, matches: &ArgMatches) -> bool {
     let play = command.find_subcommand("play").into_iter().flat_map(Command::get_arguments);
     let of_file = play.filter(|arg| arg.get_id() == "engine").find_map(|arg| arg.get_default_values().first());
     match typed.value_source("engine") {
-        Some(ValueSource::CommandLine | ValueSource::EnvVariable) => typed.get_flag("engine"),
+        Some(ValueSource::CommandLine | ValueSource::EnvVariable) => typed.get_one("engine").copied().unwrap_or(false),
         // A line with a mistake has no defaults.
         None => false,
         Some(_) => of_file

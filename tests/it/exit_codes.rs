@@ -55,12 +55,16 @@ fn a_mistake_names_the_variable_or_the_file_where_it_stands() {
     let replay = ["replay", "t.jsonl", "--target", "http://127.0.0.1:9"];
     ends_with(&[&["--config", &config], &replay[..]].concat(), 2, &format!("'{config}: [replay] speed (--speed <X>)'"));
     ends_with(&["--config", &config, "inspect", "summary", "t.jsonl"], 2, "c.toml: [inspect.summary] json (--json)'");
-    let of_variable = |arguments: &[&str], part: &str| {
+    let quiet = file(directory.path(), "q.toml", "quiet = true");
+    ends_with(&["--config", &quiet, "play"], 2, &format!("invalid value 'true' for '{quiet}: quiet (--quiet"));
+    let with = |(name, value): (&str, &str), arguments: &[&str], part: &str| {
         let mut program = Command::new(env!("CARGO_BIN_EXE_vllm-vcr"));
-        let output = program.args(arguments).env("VLLM_VCR_RATE", "abc").output().unwrap();
+        let output = program.args(arguments).env(name, value).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(2) && stderr.contains(part), "{arguments:?}: {stderr}");
     };
+    with(("VLLM_VCR_ENGINE", ""), &["play"], "invalid value '' for 'VLLM_VCR_ENGINE (--engine)'");
+    let of_variable = |arguments: &[&str], part: &str| with(("VLLM_VCR_RATE", "abc"), arguments, part);
     of_variable(&replay, "invalid value 'abc' for 'VLLM_VCR_RATE (--rate <N>)'");
     of_variable(&[&replay[..], &["--rate", "fast"]].concat(), "invalid value 'fast' for '--rate <N>'");
     let burst = ["--arrivals=burst", "--rate=1", "--timeout", "5"];

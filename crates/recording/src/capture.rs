@@ -36,7 +36,16 @@ const LIMITS: [&str; 3] = ["ratelimit", "x-ratelimit-", "anthropic-ratelimit-"];
 /// Returns true for the name of a response header that a client acts on, in small letters.
 #[must_use]
 pub fn is_acted_on(name: &str) -> bool {
-    ACTED_ON.contains(&name) || LIMITS.iter().any(|start| name.starts_with(start))
+    ACTED_ON.contains(&name) || is_limit(name)
+}
+
+fn is_limit(name: &str) -> bool {
+    LIMITS.iter().any(|start| name.starts_with(start))
+}
+
+/// Returns true for the name of a kept header that has another value in each response.
+pub(crate) fn varies(name: &str) -> bool {
+    is_limit(name) || name == "openai-processing-ms"
 }
 
 /// Bounds of copies.

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{CHAT, Running, Shelf, chat, engine, read, record, said, tape, vcr};
-use crate::support::peer::Upstream;
+use crate::support::peer::{End, Script, Upstream};
 
 /// A conversation with a tool, one turn at a time.
 struct Talk {
@@ -96,6 +96,36 @@ async fn conversations_at_the_same_time_are_recorded_again_without_a_difference(
     }
     let (code, log) = play.stop();
     assert!(code == 0 && !log.contains("edited"), "{log}");
+}
+
+#[tokio::test]
+async fn rate_limits_that_differ_in_each_response_change_no_line() {
+    let count = std::sync::atomic::AtomicU64::new(0);
+    let limited = Upstream::start(move |request| {
+        let count = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let choice = json!({"index": 0, "message": {"role": "assistant", "content": "b"}, "finish_reason": "stop"});
+        let body = json!({"object": "chat.completion", "choices": [choice]}).to_string();
+        let limits = ["x-ratelimit-remaining-tokens", "anthropic-ratelimit-requests-remaining", "openai-processing-ms"];
+        let limits: String = limits.iter().map(|name| format!("{name}: {count}\r\n")).collect();
+        let is_busy = String::from_utf8_lossy(request).contains("\"content\":\"b\"");
+        let status = if is_busy { "429 Busy" } else { "200 OK" };
+        let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\nretry-after-ms: 5\r\n{limits}");
+        let response = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+        Script { pieces: vec![response.into_bytes()], end: End::KeepAlive }
+    })
+    .await;
+    let (shelf, mut texts) = (Shelf::empty(), Vec::new());
+    for _ in 0..3 {
+        let tap = shelf.tap(&limited, &["--mode", "all", "--record-errors", "all"]);
+        for prompt in ["a", "b"] {
+            tap.send(CHAT, &chat(&[prompt])).await;
+        }
+        tap.stop();
+        texts.push(shelf.text());
+    }
+    let has = |line: &str| texts[0].contains(line);
+    assert!(has("requests-remaining: \"") && has("retry-after-ms: \"5\"") && has("status: 429"), "{}", texts[0]);
+    assert_eq!(texts[1..], [texts[0].clone(), texts[0].clone()]);
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Order and numbers of what is recorded again: a record whose request the file had keeps its place and its number, whatever was
 //! recorded before it or at the same time.
 //!
-//! A record that is the same as the old one stays as the file shows it, with its ids and its form; only its times are new. One
+//! A record that is the same as the old one stays as the file shows it, with its ids, its form and its rate limits; only its times are new. One
 //! whose request changed takes the place of the old record that is gone, where that stood next.
 //!
 //! Hand-written records of the file stay as a person wrote them, and no recorded request stands for them.
@@ -20,9 +20,12 @@ use super::{
     names::{ids_of_answer, rename_answer},
     record::{CassetteRecord, HIGH_ID},
 };
-use crate::canonical::{
-    CanonicalKey, CanonicalProgress, CanonicalRules, ConversationStart, Normalisation, RequestParts, SharedBody,
-    SharedList, renamed, visit_ids,
+use crate::{
+    canonical::{
+        CanonicalKey, CanonicalProgress, CanonicalRules, ConversationStart, Normalisation, RequestParts, SharedBody,
+        SharedList, renamed, visit_ids,
+    },
+    capture::varies,
 };
 
 /// Ways to find a record by its place or its number, which the order of requests gives.
@@ -244,6 +247,9 @@ impl Arranging {
             record.group = record.group.take().or_else(|| old.group.clone());
             if record.tags.is_empty() {
                 record.tags.clone_from(&old.tags);
+            }
+            for (name, value) in record.answer.headers.iter_mut().filter(|(name, _)| varies(name)) {
+                old.answer.headers.iter().filter(|(it, _)| it == name).for_each(|(_, old)| value.clone_from(old));
             }
             if asks_the_same && old.aborted == record.aborted && old.answer.shown() == record.answer.shown() {
                 let CassetteRecord { id, side, retry_of, put_back, .. } = record;
