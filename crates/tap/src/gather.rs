@@ -51,10 +51,8 @@ impl ReceivedBody {
 pub(super) enum Gathered<R> {
     /// All of it.
     Whole(ReceivedBody),
-    /// The body is over the limit: its beginning, then the rest as it comes.
-    TooLarge(Relayed<R>),
-    /// All bodies are over their limit: as above.
-    TooMuch(Relayed<R>),
+    /// The body is over its limit, or all bodies are over theirs together: its beginning, then the rest as it comes.
+    TooLarge { body: Relayed<R>, is_together: bool },
     /// The body ended early.
     Broken(BodyError),
 }
@@ -65,7 +63,7 @@ where
     R: Body<Data = Bytes, Error: Into<BodyError>> + Unpin,
 {
     if body.size_hint().lower() > MAX_DECODED_BODY as u64 {
-        return Gathered::TooLarge(body);
+        return Gathered::TooLarge { body, is_together: false };
     }
     let (mut gathered, mut trailers) = (BytesMut::new(), None);
     let mut reserved = bodies.share();
@@ -90,8 +88,8 @@ where
         gathered.extend_from_slice(&data);
         let is_too_large = gathered.len() > MAX_DECODED_BODY;
         if is_too_large || !has_room {
-            let resumed = Relayed::resumed(held(gathered.freeze(), reserved), body);
-            return if is_too_large { Gathered::TooLarge(resumed) } else { Gathered::TooMuch(resumed) };
+            let body = Relayed::resumed(held(gathered.freeze(), reserved), body);
+            return Gathered::TooLarge { body, is_together: !is_too_large };
         }
     }
     Gathered::Whole(ReceivedBody { bytes: held(frozen(gathered), reserved), trailers })
@@ -136,7 +134,9 @@ mod tests {
         let Gathered::Whole(first) = gather(body(6), &bodies).await else { panic!("there is room") };
         let clone = first.bytes.clone();
         drop(first);
-        let Gathered::TooMuch(passed) = gather(body(50), &bodies).await else { panic!("there is no room") };
+        let Gathered::TooLarge { body: passed, is_together: true } = gather(body(50), &bodies).await else {
+            panic!("there is no room")
+        };
         assert!(bodies.held() <= 1100, "what passes is not gathered further");
         assert_eq!(passed.collect().await.unwrap().to_bytes().len(), 5000);
         assert_eq!(bodies.held(), 600);

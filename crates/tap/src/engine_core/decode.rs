@@ -9,31 +9,16 @@ use engine_core::{
 };
 use serde_json::{Map, Number, Value, json};
 
-use crate::{core_facts::CoreFacts, facts::EngineSettings};
+use crate::{
+    core_facts::CoreFacts,
+    facts::{CACHE_SETTINGS, EngineSettings},
+    request::RECORDED_PARAMS,
+};
 use base::lock::Lock;
 use recording::trace::{FinishReason, PromptLogprobs, RankedLogprob, RankedLogprobs, SpelledToken, TokenLogprobs};
 
-/// Sampling parameters that are recorded: numbers and switches, never content.
-const PARAMS: [&str; 12] = [
-    "max_tokens",
-    "min_tokens",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "ignore_eos",
-    "frequency_penalty",
-    "presence_penalty",
-    "repetition_penalty",
-    "logprobs",
-];
-
 /// `RequestOutputKind.DELTA`: each output goes to the client, as in a stream.
 const DELTA: u64 = 1;
-
-/// Settings of the KV cache that a trace keeps.
-const CACHE_SETTINGS: [&str; 3] = ["block_size", "kv_cache_size_tokens", "num_gpu_blocks"];
 
 /// Reader of messages, in the form of the version that the engines name, else of the requests' form.
 #[derive(Debug, Default)]
@@ -98,7 +83,7 @@ pub(super) fn params(sampling: &SamplingParams) -> Map<String, Value> {
         MsgpackValue::Float(number) => Number::from_f64(as_written(*number)).map(Value::Number),
         _ => None,
     };
-    PARAMS.iter().filter_map(|name| Some(((*name).to_owned(), value(name)?))).collect()
+    RECORDED_PARAMS.iter().filter_map(|name| Some(((*name).to_owned(), value(name)?))).collect()
 }
 
 /// Returns a number of 32 bits with the digits that it was written with, not those that widening adds; any other as it is.
