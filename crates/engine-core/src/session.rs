@@ -6,6 +6,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
+use base::held_bytes::HeldBytes;
 use tokio::{
     net::tcp::OwnedReadHalf,
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
@@ -15,7 +16,7 @@ use tokio::{
 
 use crate::{
     handshake::{ENGINE_CORE_DEAD, EngineAddresses, ReadyResponse, hello, identity},
-    zmtp::{FRAME_COST, FrameWriter, Frames, HeldBytes, SocketType, ZmtpConnection},
+    zmtp::{FRAME_COST, FrameWriter, Frames, SocketType, ZmtpConnection},
 };
 
 /// Time between two attempts to reach a front end.

@@ -5,15 +5,9 @@
 //!
 //! See docs/decisions/0134-the-engine-core-protocol-is-read-by-tables.md and 0099-peers-of-zeromq-are-bounded.md.
 
-use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{io, time::Duration};
 
+use base::held_bytes::{HeldBytes, HeldShare};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     net::{
@@ -53,54 +47,6 @@ pub struct FrameLimits {
 
 /// Bytes of a message between a front end and an engine: a prompt of a million tokens takes 5 MB, images more.
 pub const MESSAGES: FrameLimits = FrameLimits { message: 256 << 20, in_all: u64::MAX };
-
-/// Bytes of messages that have not ended or wait for their reader, of several connections: a limit for all of them together.
-#[derive(Debug, Clone)]
-pub struct HeldBytes {
-    held: Arc<AtomicU64>,
-    most: u64,
-}
-
-/// The bytes that one holder has of them; given back when it is dropped.
-#[derive(Debug)]
-pub struct HeldShare {
-    of: HeldBytes,
-    bytes: u64,
-}
-
-impl HeldBytes {
-    /// A limit of so many bytes.
-    #[must_use]
-    pub fn new(most: u64) -> Self {
-        Self { held: Arc::default(), most }
-    }
-
-    /// A share that holds nothing yet.
-    #[must_use]
-    pub fn share(&self) -> HeldShare {
-        HeldShare { of: self.clone(), bytes: 0 }
-    }
-}
-
-impl HeldShare {
-    /// Adds bytes; false where all holders have too many together.
-    #[must_use]
-    pub fn add(&mut self, bytes: u64) -> bool {
-        self.bytes += bytes;
-        self.of.held.fetch_add(bytes, Relaxed).saturating_add(bytes) <= self.of.most
-    }
-
-    /// Gives all of them back.
-    pub fn clear(&mut self) {
-        self.of.held.fetch_sub(std::mem::take(&mut self.bytes), Relaxed);
-    }
-}
-
-impl Drop for HeldShare {
-    fn drop(&mut self) {
-        self.clear();
-    }
-}
 
 /// A greeting of ZMTP 3.0.
 #[must_use]

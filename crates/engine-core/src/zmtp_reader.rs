@@ -4,7 +4,8 @@
 //!
 //! See docs/decisions/0142-the-engine-core-tap-relays-bytes.md.
 
-use crate::zmtp::{COMMAND, FRAME_COST, GREETING, HeldBytes, HeldShare, LONG, MORE};
+use crate::zmtp::{COMMAND, FRAME_COST, GREETING, LONG, MORE};
+use base::held_bytes::{HeldBytes, HeldShare};
 
 /// Something that a connection's bytes contain.
 #[derive(Debug, PartialEq, Eq)]

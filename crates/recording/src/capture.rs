@@ -6,14 +6,9 @@
 
 mod events;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
+use base::held_bytes::{HeldBytes, HeldShare};
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 
@@ -23,7 +18,7 @@ use api::ends_stream;
 use net::wire::{SseSplitter, event_data, event_name};
 
 /// Bytes by which what a copy may hold grows, at the least: all copies count them together.
-const RESERVED: usize = 2 << 10;
+const RESERVED: u64 = 2 << 10;
 
 /// Bytes of a response that are held although token ids may stand for it.
 const SHORT: usize = 16 << 10;
@@ -54,28 +49,29 @@ pub struct CaptureLimits {
     /// Bytes of one response and its request.
     pub each: usize,
     /// Bytes that all copies hold at a time.
-    pub together: usize,
+    pub together: u64,
 }
 
 /// Bytes that all copies of a recorder hold.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Captures {
-    limits: CaptureLimits,
-    bytes: AtomicUsize,
+    each: usize,
+    held: HeldBytes,
 }
 
 impl Captures {
     /// No copies yet.
     #[must_use]
     pub fn new(limits: CaptureLimits) -> Self {
-        Self { limits, bytes: AtomicUsize::new(0) }
+        Self { each: limits.each, held: HeldBytes::new(limits.together) }
     }
 }
 
 /// A copy of a response, with the request that it answers.
 #[derive(Debug)]
 pub struct Capture {
-    all: Arc<Captures>,
+    /// Bytes that it may have.
+    most: usize,
     /// Path with query, and body of the request.
     request: (String, Bytes),
     headers: Vec<(String, String)>,
@@ -89,16 +85,16 @@ pub struct Capture {
     /// Bytes of the response and its request, what an event takes beside its own included.
     sent: usize,
     /// Bytes that all copies count for it.
-    reserved: usize,
+    reserved: HeldShare,
     is_lost: bool,
 }
 
 impl Capture {
     /// A copy of what answers this request, of which nothing has come yet.
     #[must_use]
-    pub fn new(all: Arc<Captures>, target: String, body: Bytes) -> Self {
+    pub fn new(all: &Captures, target: String, body: Bytes) -> Self {
         let mut capture = Self {
-            all,
+            most: all.each,
             request: (target, Bytes::new()),
             headers: Vec::new(),
             splitter: None,
@@ -107,7 +103,7 @@ impl Capture {
             body: None,
             received: BytesMut::new(),
             sent: 0,
-            reserved: 0,
+            reserved: all.held.share(),
             is_lost: false,
         };
         if capture.is_short_enough(body.len()) {
@@ -173,7 +169,7 @@ impl Capture {
         while let Some(event) = splitter.next_event() {
             self.event(&event.raw, at);
         }
-        if splitter.pending_len() > self.all.limits.each {
+        if splitter.pending_len() > self.most {
             self.lose();
         }
         self.splitter = Some(splitter).filter(|_| !self.is_lost);
@@ -189,7 +185,7 @@ impl Capture {
     /// Counts so many bytes more. False if the copy is given up.
     fn is_short_enough(&mut self, more: usize) -> bool {
         self.sent += more;
-        if self.sent > self.all.limits.each && !self.is_lost {
+        if self.sent > self.most && !self.is_lost {
             self.lose();
         }
         !self.is_lost
@@ -197,22 +193,22 @@ impl Capture {
 
     /// Counts what it holds among all copies; gives it up where that is too much.
     fn reserve(&mut self) {
-        let parts = [self.request.1.len(), self.body.as_ref().map_or(0, Bytes::len), self.received.len()];
-        let lacking = (parts.iter().sum::<usize>() + self.events.used()).saturating_sub(self.reserved);
-        if lacking > 0 {
-            let more = if self.events.used() == 0 { lacking } else { lacking.max(RESERVED) };
-            self.reserved += more;
-            if self.all.bytes.fetch_add(more, Relaxed) + more > self.all.limits.together {
-                self.lose();
-            }
+        let lacking = ((self.bytes() + self.events.used()) as u64).saturating_sub(self.reserved.bytes());
+        let more = if self.events.used() == 0 { lacking } else { lacking.max(RESERVED) };
+        if lacking > 0 && !self.reserved.add(more) {
+            self.lose();
         }
+    }
+
+    /// Bytes of the request and of what is no event.
+    fn bytes(&self) -> usize {
+        self.request.1.len() + self.body.as_ref().map_or(0, Bytes::len) + self.received.len()
     }
 
     /// Bytes that it holds.
     #[must_use]
     pub fn size(&self) -> usize {
-        let parts = [self.request.1.len(), self.body.as_ref().map_or(0, Bytes::len), self.received.len()];
-        parts.iter().sum::<usize>() + self.events.heap()
+        self.bytes() + self.events.heap()
     }
 
     /// Returns true if it was given up.
@@ -255,12 +251,6 @@ impl Capture {
     }
 }
 
-impl Drop for Capture {
-    fn drop(&mut self) {
-        self.all.bytes.fetch_sub(self.reserved, Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -268,8 +258,8 @@ mod tests {
 
     #[test]
     fn copies_are_bounded_each_and_together() {
-        let all = Arc::new(Captures::new(CaptureLimits { each: 1 << 20, together: 1 << 24 }));
-        let capture = || Capture::new(Arc::clone(&all), "/x".to_owned(), Bytes::from_static(b"{}"));
+        let all = Captures::new(CaptureLimits { each: 1 << 20, together: 1 << 24 });
+        let capture = || Capture::new(&all, "/x".to_owned(), Bytes::from_static(b"{}"));
         let mut one = capture();
         one.event(b"event: a\ndata: 1\n\n", Duration::from_millis(3));
         one.event(b": a comment\n\n", Duration::from_millis(4));
@@ -288,6 +278,6 @@ mod tests {
         large.event(b"data: 1\n\n", Duration::ZERO);
         assert_eq!((large.response(), large.request()), (None, None));
         drop((one, large, empty, short));
-        assert_eq!(all.bytes.load(Relaxed), 0);
+        assert_eq!(all.held.held(), 0);
     }
 }

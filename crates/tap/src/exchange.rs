@@ -48,8 +48,8 @@ impl OpenExchange {
     /// Begins a copy of the response, if responses are recorded, with the request's path, query and body.
     pub(super) fn copy(&mut self, target: &str, body: &Bytes) {
         if self.shared.keeps.responses {
-            let all = Arc::clone(&self.shared.captures);
-            self.observed.capture = Some(Box::new(Capture::new(all, target.to_owned(), body.clone())));
+            let capture = Capture::new(&self.shared.captures, target.to_owned(), body.clone());
+            self.observed.capture = Some(Box::new(capture));
         }
     }
 

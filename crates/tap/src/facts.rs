@@ -14,7 +14,7 @@ use recording::trace::Meta;
 const LARGEST: usize = 8 << 20;
 
 /// Cache settings of the engine that a trace keeps.
-const CACHE_SETTINGS: [&str; 6] = [
+pub(super) const CACHE_SETTINGS: [&str; 6] = [
     "block_size",
     "cache_dtype",
     "enable_prefix_caching",

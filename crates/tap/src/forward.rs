@@ -35,7 +35,7 @@ impl Proxy {
         let (parts, body) = request.into_parts();
         let body = match gather(body, &self.shared.bodies).await {
             Gathered::Whole(body) => body,
-            Gathered::TooLarge(body) | Gathered::TooMuch(body) => {
+            Gathered::TooLarge { body, .. } => {
                 return self.pass_to(&self.sites.main, Request::from_parts(parts, body)).await;
             }
             Gathered::Broken(error) => return broken_off(&error),

@@ -1,15 +1,11 @@
 //! Bodies that are received whole before they are forwarded, up to a limit of each and of all together.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering::Relaxed},
-};
-
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Request, request::Parts};
 use http_body_util::BodyExt;
 use hyper::body::Body;
 
+use base::held_bytes::{HeldBytes, HeldShare};
 use net::upstream::OutgoingBody;
 use net::{server::BodyError, upstream::Relayed};
 
@@ -17,49 +13,14 @@ use net::{server::BodyError, upstream::Relayed};
 const MAX_DECODED_BODY: usize = 64 << 20;
 
 /// Maximum size of all such bodies together, in bytes, as long as anything holds them; what comes then passes as it comes.
-pub(super) const MAX_BODIES: usize = 512 << 20;
+pub(super) const MAX_BODIES: u64 = 512 << 20;
 
 /// Size of a body that is not counted among all, in bytes.
 const SHORT: usize = 16 << 10;
 
-/// Bytes of all bodies that were received whole and are held.
-#[derive(Debug)]
-pub(super) struct Bodies {
-    held: AtomicUsize,
-    limit: usize,
-}
-
-impl Bodies {
-    /// Creates an empty count with this limit.
-    pub(super) fn new(limit: usize) -> Self {
-        Self { held: AtomicUsize::new(0), limit }
-    }
-}
-
-/// Bytes that one body has of [`Bodies`]; given back when it is dropped.
-#[derive(Debug)]
-struct ReservedBytes {
-    bodies: Arc<Bodies>,
-    bytes: usize,
-}
-
-impl ReservedBytes {
-    /// Reserves more; false if there is no room. The bytes count either way, because they are there.
-    fn grow(&mut self, more: usize) -> bool {
-        self.bytes += more;
-        self.bodies.held.fetch_add(more, Relaxed) + more <= self.bodies.limit
-    }
-}
-
-impl Drop for ReservedBytes {
-    fn drop(&mut self) {
-        self.bodies.held.fetch_sub(self.bytes, Relaxed);
-    }
-}
-
 struct GatheredBody {
     bytes: Bytes,
-    _reserved: ReservedBytes,
+    _reserved: HeldShare,
 }
 
 impl AsRef<[u8]> for GatheredBody {
@@ -90,24 +51,22 @@ impl ReceivedBody {
 pub(super) enum Gathered<R> {
     /// All of it.
     Whole(ReceivedBody),
-    /// The body is over the limit: its beginning, then the rest as it comes.
-    TooLarge(Relayed<R>),
-    /// All bodies are over their limit: as above.
-    TooMuch(Relayed<R>),
+    /// The body is over its limit, or all bodies are over theirs together: its beginning, then the rest as it comes.
+    TooLarge { body: Relayed<R>, is_together: bool },
     /// The body ended early.
     Broken(BodyError),
 }
 
 /// Receives a body, up to the limits.
-pub(super) async fn gather<R>(mut body: Relayed<R>, bodies: &Arc<Bodies>) -> Gathered<R>
+pub(super) async fn gather<R>(mut body: Relayed<R>, bodies: &HeldBytes) -> Gathered<R>
 where
     R: Body<Data = Bytes, Error: Into<BodyError>> + Unpin,
 {
     if body.size_hint().lower() > MAX_DECODED_BODY as u64 {
-        return Gathered::TooLarge(body);
+        return Gathered::TooLarge { body, is_together: false };
     }
     let (mut gathered, mut trailers) = (BytesMut::new(), None);
-    let mut reserved = ReservedBytes { bodies: Arc::clone(bodies), bytes: 0 };
+    let mut reserved = bodies.share();
     while let Some(frame) = body.frame().await {
         let data = match frame.map(http_body::Frame::into_data) {
             Ok(Ok(data)) => data,
@@ -117,7 +76,7 @@ where
             }
             Err(error) => return Gathered::Broken(error),
         };
-        let has_room = reserved.grow(data.len());
+        let has_room = reserved.add(data.len() as u64);
         if gathered.is_empty() && body.is_end_stream() {
             // It came in one piece, which is there already. Most are short, and not worth a count of their own.
             let bytes = if data.len() > SHORT { held(data, reserved) } else { data };
@@ -129,8 +88,8 @@ where
         gathered.extend_from_slice(&data);
         let is_too_large = gathered.len() > MAX_DECODED_BODY;
         if is_too_large || !has_room {
-            let resumed = Relayed::resumed(held(gathered.freeze(), reserved), body);
-            return if is_too_large { Gathered::TooLarge(resumed) } else { Gathered::TooMuch(resumed) };
+            let body = Relayed::resumed(held(gathered.freeze(), reserved), body);
+            return Gathered::TooLarge { body, is_together: !is_too_large };
         }
     }
     Gathered::Whole(ReceivedBody { bytes: held(frozen(gathered), reserved), trailers })
@@ -143,7 +102,7 @@ fn frozen(gathered: BytesMut) -> Bytes {
 }
 
 /// Bytes that give their reservation back with their last clone.
-fn held(bytes: Bytes, reserved: ReservedBytes) -> Bytes {
+fn held(bytes: Bytes, reserved: HeldShare) -> Bytes {
     Bytes::from_owner(GatheredBody { bytes, _reserved: reserved })
 }
 
@@ -171,18 +130,20 @@ mod tests {
 
     #[tokio::test]
     async fn bodies_together_are_bounded_and_what_is_over_passes_whole() {
-        let bodies = Arc::new(Bodies::new(1000));
+        let bodies = HeldBytes::new(1000);
         let Gathered::Whole(first) = gather(body(6), &bodies).await else { panic!("there is room") };
         let clone = first.bytes.clone();
         drop(first);
-        let Gathered::TooMuch(passed) = gather(body(50), &bodies).await else { panic!("there is no room") };
-        assert!(bodies.held.load(Relaxed) <= 1100, "what passes is not gathered further");
+        let Gathered::TooLarge { body: passed, is_together: true } = gather(body(50), &bodies).await else {
+            panic!("there is no room")
+        };
+        assert!(bodies.held() <= 1100, "what passes is not gathered further");
         assert_eq!(passed.collect().await.unwrap().to_bytes().len(), 5000);
-        assert_eq!(bodies.held.load(Relaxed), 600);
+        assert_eq!(bodies.held(), 600);
         drop(clone);
         let Gathered::Whole(next) = gather(body(10), &bodies).await else { panic!("there is room again") };
-        assert_eq!((next.bytes.len(), bodies.held.load(Relaxed)), (1000, 1000));
+        assert_eq!((next.bytes.len(), bodies.held()), (1000, 1000));
         drop(next);
-        assert_eq!(bodies.held.load(Relaxed), 0);
+        assert_eq!(bodies.held(), 0);
     }
 }

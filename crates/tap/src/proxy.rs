@@ -171,12 +171,8 @@ impl Proxy {
         awaited.came();
         let body = match gathered {
             Gathered::Whole(body) => body,
-            Gathered::TooMuch(body) => {
-                self.metrics.recorder.content_skipped.fetch_add(1, Relaxed);
-                let facts = RequestFacts::new(target, &parts.headers, &[], None);
-                return self.record_unread(facts, Request::from_parts(parts, body)).await;
-            }
-            Gathered::TooLarge(body) => {
+            Gathered::TooLarge { body, is_together } => {
+                self.metrics.recorder.content_skipped.fetch_add(is_together.into(), Relaxed);
                 let facts = RequestFacts::new(target, &parts.headers, &[], None);
                 return self.record_unread(facts, Request::from_parts(parts, body)).await;
             }

@@ -10,7 +10,7 @@ use recording::trace::Endpoint;
 use text::prompt::{BlockHasher, MediaHashes, may_hold_media};
 
 /// Parameters that are recorded: numbers and switches that shape a response, never content.
-const RECORDED_PARAMS: [&str; 14] = [
+pub(super) const RECORDED_PARAMS: [&str; 14] = [
     "max_tokens",
     "max_completion_tokens",
     "min_tokens",

@@ -131,7 +131,7 @@ async fn whole_answer(
     let (mut parts, body) = response.into_parts();
     let ReceivedBody { bytes, trailers } = match gather(body, &exchange.shared.bodies).await {
         Gathered::Whole(body) => body,
-        Gathered::TooLarge(body) | Gathered::TooMuch(body) => {
+        Gathered::TooLarge { body, .. } => {
             if let Some(capture) = exchange.capture() {
                 capture.lose();
             }

@@ -8,14 +8,10 @@ use std::sync::{
 use tokio::time::Instant;
 
 use super::{
-    RecorderReport, Setup, TapError,
-    capabilities::Capabilities,
-    gather::{Bodies, MAX_BODIES},
-    metrics::TapMetrics,
-    observed_choice::KeptContent,
-    observed_exchange::ObservedExchange,
-    recorder::TraceRecorder,
+    RecorderReport, Setup, TapError, capabilities::Capabilities, gather::MAX_BODIES, metrics::TapMetrics,
+    observed_choice::KeptContent, observed_exchange::ObservedExchange, recorder::TraceRecorder,
 };
+use base::held_bytes::HeldBytes;
 use recording::capture::{CaptureLimits, Captures};
 
 /// Bounds of copies of responses.
@@ -32,9 +28,9 @@ pub(super) struct SharedState {
     /// Content of responses that is kept.
     pub(super) keeps: KeptContent,
     /// Size limits that all copies of responses share.
-    pub(super) captures: Arc<Captures>,
+    pub(super) captures: Captures,
     /// Bodies that were received whole.
-    pub(super) bodies: Arc<Bodies>,
+    pub(super) bodies: HeldBytes,
     cutting: AtomicBool,
 }
 
@@ -51,8 +47,7 @@ impl SharedState {
             true => Some(TraceRecorder::start(setup, engine, Arc::clone(&metrics))?),
             false => None,
         };
-        let captures = Arc::new(Captures::new(COPIES));
-        let bodies = Arc::new(Bodies::new(MAX_BODIES));
+        let (captures, bodies) = (Captures::new(COPIES), HeldBytes::new(MAX_BODIES));
         Ok(Self { recorder, metrics, zero: Instant::now(), keeps, captures, bodies, cutting: AtomicBool::new(false) })
     }
 

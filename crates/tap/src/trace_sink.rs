@@ -205,6 +205,10 @@ impl TraceSink {
             return;
         }
         self.close();
+        self.reopen();
+    }
+
+    fn reopen(&mut self) {
         match self.parts.reopen() {
             Ok(()) => self.opened(),
             Err(error) => self.fail(&error, 0),
@@ -224,12 +228,8 @@ impl TraceSink {
     }
 
     fn retry(&mut self) {
-        if Instant::now() < self.retry_at || !self.parts.rotates() {
-            return;
-        }
-        match self.parts.reopen() {
-            Ok(()) => self.opened(),
-            Err(error) => self.fail(&error, 0),
+        if Instant::now() >= self.retry_at && self.parts.rotates() {
+            self.reopen();
         }
     }
 

@@ -13,13 +13,12 @@ use serde_json::Value;
 use crate::{
     base::one_line::{clipped, one_line},
     cli::{
-        cassette::lint::{self, Identified},
         failure::{Exit, Failure},
         output,
     },
     recording::{
         canonical::{BodyDifference, CanonicalKey, CanonicalRules, Identity, differences},
-        cassette::{self, CassetteRecord, shown_by_order},
+        cassette::{self, CassetteRecord, Identified, identified, shown_by_order},
         mcp::McpRecord,
     },
     replay::mcp::{ParamRules, tool_changes},
@@ -141,7 +140,7 @@ impl DiffRecord {
 
 fn load(path: &Path) -> Result<Vec<DiffRecord>, Failure> {
     let records = cassette::load(path)?.records;
-    let identified = lint::identified(&CanonicalRules::default(), &records);
+    let identified: Vec<Identified> = identified(&CanonicalRules::default(), &records).collect();
     Ok(records.into_iter().zip(identified).map(|(record, identified)| DiffRecord::new(record, identified)).collect())
 }
 

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use crate::recording::{
-    canonical::{CanonicalProgress, CanonicalRules, ConversationStart, Identity, RequestParts, volatile_text},
-    cassette::{Cassette, CassetteRecord, Inherited, bases, unreached},
+    canonical::{CanonicalRules, volatile_text},
+    cassette::{Cassette, Identified, identified, unreached},
 };
 
 /// Each with file and line: records that are never played, requests that are equal, texts that will be others the next time.
@@ -49,29 +49,4 @@ pub(in crate::cli) fn notes(cassette: &Cassette) -> Vec<String> {
         }
     }
     notes
-}
-
-/// A record's request in canonical form.
-#[derive(Debug)]
-pub(in crate::cli) struct Identified {
-    pub(in crate::cli) identity: Identity,
-    /// Number of links of its chain that it shares with the record that it continues.
-    pub(in crate::cli) known: usize,
-}
-
-/// The requests of records in canonical form; what they have in common is worked out once.
-pub(in crate::cli) fn identified(rules: &CanonicalRules, records: &[CassetteRecord]) -> Vec<Identified> {
-    let mut begun: Inherited<(CanonicalProgress, usize)> = Inherited::new(&bases(records));
-    let one = |(at, record): (usize, &CassetteRecord)| {
-        let before = begun.of(at).and_then(|(base, begun)| Some((records.get(base)?.body.messages()?, begun)));
-        let known = before.as_ref().map_or(0, |(_, (_, links))| *links);
-        let start = before.map(|(messages, (progress, _))| ConversationStart { messages, progress });
-        let CassetteRecord { method, path, headers, .. } = record;
-        let (identity, progress) =
-            rules.identify_after(&RequestParts { method, path, headers, body: &record.compared() }, start);
-        let links = identity.chain.len();
-        progress.into_iter().for_each(|progress| begun.keep(at, (progress, links)));
-        Identified { identity, known }
-    };
-    records.iter().enumerate().map(one).collect()
 }

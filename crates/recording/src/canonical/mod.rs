@@ -198,7 +198,7 @@ impl CanonicalRules {
         });
         let named: String = std::iter::once(format!("{route}\n")).chain(counted).collect();
         let mut whole = named.into_bytes();
-        normal::write_sorted(&fields, &mut whole);
+        whole.extend(normal::sorted(&fields));
         whole.extend_from_slice(list.unwrap_or_default().as_bytes());
         whole.extend_from_slice(&chain.last().map_or(0, |link| link.hash).to_le_bytes());
         let key = CanonicalKey(xxh3_128(&whole));

@@ -9,46 +9,9 @@ const EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// JSON with sorted keys.
 pub(super) fn sorted(value: &Value) -> Vec<u8> {
-    let mut out = Vec::new();
-    write_sorted(value, &mut out);
-    out
-}
-
-/// Appends it.
-pub(super) fn write_sorted(value: &Value, out: &mut Vec<u8>) {
-    match value {
-        Value::Object(map) => {
-            let mut entries: Vec<_> = map.iter().collect();
-            entries.sort_unstable_by_key(|(key, _)| *key);
-            out.push(b'{');
-            for (at, (key, value)) in entries.into_iter().enumerate() {
-                if at > 0 {
-                    out.push(b',');
-                }
-                append(key, out);
-                out.push(b':');
-                write_sorted(value, out);
-            }
-            out.push(b'}');
-        }
-        Value::Array(items) => {
-            out.push(b'[');
-            for (at, item) in items.iter().enumerate() {
-                if at > 0 {
-                    out.push(b',');
-                }
-                write_sorted(item, out);
-            }
-            out.push(b']');
-        }
-        scalar => append(scalar, out),
-    }
-}
-
-/// Appends a text or another scalar as JSON.
-fn append(scalar: &(impl serde::Serialize + ?Sized), out: &mut Vec<u8>) {
-    // Neither the value nor the vector can refuse.
-    let _written = serde_json::to_writer(out, scalar);
+    let mut value = value.clone();
+    value.sort_all_objects();
+    value.to_string().into_bytes()
 }
 
 /// 1.0 becomes 1.

@@ -156,7 +156,7 @@ impl AnswersReader {
 fn read_text(path: &Path, text: &str) -> (AnswersFile, Vec<(usize, String)>, Vec<Wrong>) {
     let (mut file, mut included, mut wrong) =
         (AnswersFile { path: path.to_owned(), records: Vec::new() }, Vec::new(), Vec::new());
-    let root = match yaml::parse_in_parts(text, "records") {
+    let root = match yaml::parse(text) {
         Ok(root) => root,
         Err(error) => return (file, included, vec![error.into()]),
     };

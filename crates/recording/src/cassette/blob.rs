@@ -7,9 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use serde_json::{Value, json};
+
 use super::{
     large,
-    named_bytes::digest,
     private_file::write,
     record::{AnswerContent, CassetteRecord},
     side::{make_folder, read_file, sidecar_of},
@@ -19,6 +20,18 @@ const PREFIX: &str = "sha256-";
 
 /// Bodies of more bytes are files of their own.
 const LARGEST_INLINE: usize = 1024;
+
+/// Describes bytes for a comparison: their number and digest.
+#[must_use]
+pub fn named_bytes(bytes: &[u8]) -> Value {
+    json!({"bytes": bytes.len(), "sha256": digest(bytes)})
+}
+
+/// The SHA-256 digest of bytes, in hexadecimal digits.
+fn digest(bytes: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
 
 /// The name of a body that is a file of its own; `None` where it stands in the cassette.
 pub(super) fn name_of(bytes: &[u8]) -> Option<String> {

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use super::record::CassetteRecord;
+use crate::canonical::{CanonicalProgress, CanonicalRules, ConversationStart, Identity, RequestParts};
 
 /// The earlier record whose messages each record begins with, in memory as well as in meaning, by their places.
 #[must_use]
@@ -54,6 +55,31 @@ impl<S: Clone> Inherited<S> {
             self.known.insert(at, known);
         }
     }
+}
+
+/// A record's request in canonical form.
+#[derive(Debug)]
+pub struct Identified {
+    /// Its form.
+    pub identity: Identity,
+    /// Number of links of its chain that it shares with the record that it continues.
+    pub known: usize,
+}
+
+/// The requests of records in canonical form; what they have in common is worked out once.
+pub fn identified(rules: &CanonicalRules, records: &[CassetteRecord]) -> impl Iterator<Item = Identified> {
+    let mut begun: Inherited<(CanonicalProgress, usize)> = Inherited::new(&bases(records));
+    records.iter().enumerate().map(move |(at, record)| {
+        let before = begun.of(at).and_then(|(base, begun)| Some((records.get(base)?.body.messages()?, begun)));
+        let known = before.as_ref().map_or(0, |(_, (_, links))| *links);
+        let start = before.map(|(messages, (progress, _))| ConversationStart { messages, progress });
+        let CassetteRecord { method, path, headers, .. } = record;
+        let parts = RequestParts { method, path, headers, body: &record.compared() };
+        let (identity, progress) = rules.identify_after(&parts, start);
+        let links = identity.chain.len();
+        progress.into_iter().for_each(|progress| begun.keep(at, (progress, links)));
+        Identified { identity, known }
+    })
 }
 
 /// The places of records in so many shares of about one size; records that continue each other are in one share, in order.

@@ -137,7 +137,7 @@ fn no_text(path: &Path, error: &FromUtf8Error) -> CassetteError {
 /// # Errors
 /// As [`load`].
 pub fn parse(path: &Path, text: &str) -> Result<Cassette, CassetteError> {
-    let read = yaml::parse_in_parts(text, "records").map_err(Wrong::from);
+    let read = yaml::parse(text).map_err(Wrong::from);
     let read = read.and_then(|root| whole(path, root, text.contains(large::KEY)));
     let mut cassette = read.map_err(|wrong| {
         let is_trace = trace::is_trace(path);

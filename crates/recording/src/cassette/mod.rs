@@ -30,7 +30,6 @@ mod load;
 mod made;
 mod message;
 mod moments;
-mod named_bytes;
 mod names;
 mod partial;
 mod private_file;
@@ -54,10 +53,10 @@ mod writer;
 
 pub use self::{
     answers_file::{AnswersError, AnswersFile, FaultReader, RecordFault, load_answers, read_answers, unreached},
-    blob::{other_blobs_of, write_blobs},
+    blob::{named_bytes, other_blobs_of, write_blobs},
     call_ids::name_calls,
     condition::{Condition, HeaderTest, MessageScope},
-    continued::{Inherited, bases, shares},
+    continued::{Identified, Inherited, bases, identified, shares},
     echo::repeated_like,
     error::CassetteError,
     fixture::{Fixture, FixtureError},
@@ -67,7 +66,6 @@ pub use self::{
     made::{AnswerPart, MadeAnswer},
     message::{call_of, short_message, wire_message},
     moments::{Moment, Moments, Sidecar, Times},
-    named_bytes::named_bytes,
     names::shown_by_order,
     partial::{remove_unfinished, rewrite},
     record::{

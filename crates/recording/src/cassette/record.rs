@@ -5,9 +5,9 @@ use std::{borrow::Cow, collections::HashSet, fmt, path::Path, str::FromStr};
 use serde_json::{Map, Value};
 
 use super::{
+    blob::named_bytes,
     made::MadeAnswer,
     moments::{Moment, Sidecar},
-    named_bytes::named_bytes,
 };
 use crate::{
     canonical::{McpCall, SharedBody, SharedList, mcp_summary},

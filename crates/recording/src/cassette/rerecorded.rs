@@ -15,16 +15,13 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use serde_json::Value;
 
 use super::{
-    continued::{Inherited, bases},
+    continued::{Inherited, bases, identified},
     header::Header,
     names::{ids_of_answer, rename_answer},
     record::{CassetteRecord, HIGH_ID},
 };
 use crate::{
-    canonical::{
-        CanonicalKey, CanonicalProgress, CanonicalRules, ConversationStart, Normalisation, RequestParts, SharedBody,
-        SharedList, renamed, visit_ids,
-    },
+    canonical::{CanonicalKey, CanonicalRules, Normalisation, SharedBody, SharedList, renamed, visit_ids},
     capture::varies,
 };
 
@@ -93,19 +90,8 @@ fn loose(header: &Header) -> CanonicalRules {
     }
 }
 
-/// The keys of records; what they have in common is worked out once.
 fn keys(rules: &CanonicalRules, records: &[CassetteRecord]) -> Vec<CanonicalKey> {
-    let mut begun: Inherited<CanonicalProgress> = Inherited::new(&bases(records));
-    let one = |(at, record): (usize, &CassetteRecord)| {
-        let before = begun.of(at).and_then(|(base, begun)| Some((records.get(base)?.body.messages()?, begun)));
-        let start = before.map(|(messages, progress)| ConversationStart { messages, progress });
-        let CassetteRecord { method, path, headers, .. } = record;
-        let call = RequestParts { method, path, headers, body: &record.compared() };
-        let (identity, progress) = rules.identify_after(&call, start);
-        progress.into_iter().for_each(|progress| begun.keep(at, progress));
-        identity.key
-    };
-    records.iter().enumerate().map(one).collect()
+    identified(rules, records).map(|identified| identified.identity.key).collect()
 }
 
 /// The old record of each new one: of equal requests the first has the first.

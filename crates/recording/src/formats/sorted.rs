@@ -6,12 +6,15 @@ use std::{
     cmp::Reverse,
     collections::BinaryHeap,
     fs::File,
-    io::{self, Read, Seek, SeekFrom, Write},
+    io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
+use base::lock::Lock;
+
 use super::FormatError;
-use crate::trace::{Record, of_line, to_line};
+use crate::trace::{Record, SharedFile, of_line, to_line};
 
 /// Bytes of a run.
 const RUN: usize = 128 << 20;
@@ -89,15 +92,17 @@ impl SortedLines {
             None => Err(failure(io::Error::other("a line came back damaged"))),
         };
         self.entries.sort_unstable();
-        let mut runs: Vec<SortedRun> = self.runs.iter().map(|(begin, end)| SortedRun::new(*begin, *end)).collect();
         let mut own = std::mem::take(&mut self.entries).into_iter();
+        let file = self.file.take().map(|file| Arc::new(Lock::new(file)));
+        let run = |(begin, end): &(u64, u64)| {
+            let bytes = SharedFile::new(file.as_ref()?, *begin).take(end - begin);
+            Some(BufReader::with_capacity(PIECE, bytes))
+        };
+        let mut runs: Vec<_> = self.runs.iter().filter_map(run).collect();
         let mut heads: BinaryHeap<Reverse<(SortedEntry, usize)>> = BinaryHeap::new();
         // The entries in memory are one more run.
         let in_memory = runs.len();
-        let mut next = |run: usize| match (runs.get_mut(run), &mut self.file) {
-            (Some(run), Some(file)) => run.next(file),
-            _ => Ok(own.next()),
-        };
+        let mut next = |run: usize| runs.get_mut(run).map_or_else(|| Ok(own.next()), next_entry);
         for run in 0..=in_memory {
             heads.extend(next(run).map_err(failure)?.map(|entry| Reverse((entry, run))));
         }
@@ -109,52 +114,19 @@ impl SortedLines {
     }
 }
 
-/// A run that is read again.
-struct SortedRun {
-    /// The next byte of the file that was not read.
-    next: u64,
-    end: u64,
-    /// Bytes that were read, and how many of them were handed out.
-    buffer: Vec<u8>,
-    taken: usize,
-}
-
-impl SortedRun {
-    fn new(begin: u64, end: u64) -> Self {
-        Self { next: begin, end, buffer: Vec::new(), taken: 0 }
+/// The next entry of a run that is read again.
+fn next_entry(run: &mut impl BufRead) -> io::Result<Option<SortedEntry>> {
+    if run.fill_buf()?.is_empty() {
+        return Ok(None);
     }
-
-    fn next(&mut self, file: &mut File) -> io::Result<Option<SortedEntry>> {
-        if self.taken == self.buffer.len() && self.next == self.end {
-            return Ok(None);
-        }
-        let mut numbers = [0_u64; 4];
-        for number in &mut numbers {
-            let bytes = self.bytes(8, file)?;
-            *number = bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        }
-        let [first, second, place, length] = numbers;
-        let length = usize::try_from(length).map_err(io::Error::other)?;
-        Ok(Some(((first, second), place, self.bytes(length, file)?.to_vec())))
-    }
-
-    fn bytes(&mut self, count: usize, file: &mut File) -> io::Result<&[u8]> {
-        while self.buffer.len() - self.taken < count {
-            self.buffer.drain(..self.taken);
-            self.taken = 0;
-            let left = self.end - self.next;
-            let more = u64::try_from(PIECE.max(count - self.buffer.len())).unwrap_or(u64::MAX).min(left);
-            file.seek(SeekFrom::Start(self.next))?;
-            let read = Read::by_ref(file).take(more).read_to_end(&mut self.buffer)?;
-            if read == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            self.next += read as u64;
-        }
-        let from = self.taken;
-        self.taken += count;
-        self.buffer.get(from..self.taken).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
-    }
+    let mut number = || {
+        let mut bytes = [0; 8];
+        run.read_exact(&mut bytes).map(|()| u64::from_le_bytes(bytes))
+    };
+    let (key, place, length) = ((number()?, number()?), number()?, number()?);
+    let mut line = vec![0; usize::try_from(length).map_err(io::Error::other)?];
+    run.read_exact(&mut line)?;
+    Ok(Some((key, place, line)))
 }
 
 #[cfg(test)]

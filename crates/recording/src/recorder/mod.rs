@@ -3,17 +3,21 @@
 //! A request never waits for it: what does not fit into the queue is refused, and counted by the submitter. The queue is bounded in
 //! items and in bytes. The sink is flushed twice a second, so that a crash of the program loses at most the last second.
 //!
+//! To wake the thread costs more than a whole small record, so it is woken only when it is idle: after a batch it sleeps for a moment and takes
+//! what came meanwhile together.
+//!
 //! A disk that does not answer at all holds up this thread only: at the end it is waited for, but not for ever. What waits at the end is
 //! written as long as that goes on, which may take longer than a drain: the log has every two seconds what is left.
+//!
+//! See docs/decisions/0011-recording-never-fails-a-request.md.
 
 mod progress;
-mod queue;
 
 use std::{
     fmt, io,
     sync::{
         Arc,
-        mpsc::{Receiver, RecvTimeoutError, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel, sync_channel},
     },
     thread,
     time::Duration,
@@ -24,10 +28,12 @@ use tokio::time::Instant;
 pub use self::progress::{Capacity, RecorderProgress, RecorderState};
 use base::lock::Lock;
 use base::rate_limited_log::RateLimitedLog;
-use queue::{Queue, Taken};
 
 /// Interval at which written data is handed to the operating system.
 const FLUSH_EVERY: Duration = Duration::from_millis(500);
+
+/// Time for which items gather after a batch was taken.
+const REST: Duration = Duration::from_millis(10);
 
 /// Interval of log lines at the end about what is still to be written.
 const NOTE_EVERY: Duration = Duration::from_secs(2);
@@ -64,7 +70,8 @@ pub trait Sink: Send + 'static {
 /// Handle of a recorder, shared by everything that records.
 #[derive(Debug)]
 pub struct Recorder<S: Sink> {
-    queue: Arc<Queue<S::Item>>,
+    /// `None` once it is closed.
+    queue: Lock<Option<Sender<S::Item>>>,
     progress: Arc<RecorderProgress>,
     /// Taken by the first that waits for the end.
     ending: Lock<Option<Receiver<S::Ending>>>,
@@ -110,18 +117,17 @@ impl<S: Sink> Recorder<S> {
     /// # Errors
     /// When the thread cannot be started.
     pub fn start(sink: S, progress: Arc<RecorderProgress>) -> io::Result<Self> {
-        let queue = Arc::new(Queue::new(progress.capacity.items));
+        let (queue, items) = channel();
         let (send, ending) = sync_channel(1);
-        let thread = (Arc::clone(&queue), Arc::clone(&progress));
+        let shared = Arc::clone(&progress);
         thread::Builder::new().name("recorder".to_owned()).spawn(move || {
-            let (queue, progress) = thread;
-            if let Some(ending) = run(sink, &queue, &progress) {
+            if let Some(ending) = run(sink, &items, &shared) {
                 // The receiver is gone if the wait for the end timed out.
                 let _late = send.send(ending);
             }
         })?;
         let (full, stalled) = (RateLimitedLog::default(), RateLimitedLog::default());
-        Ok(Self { queue, progress, ending: Lock::new(Some(ending)), full, stalled })
+        Ok(Self { queue: Lock::new(Some(queue)), progress, ending: Lock::new(Some(ending)), full, stalled })
     }
 
     /// Submits an item; never waits.
@@ -130,10 +136,14 @@ impl<S: Sink> Recorder<S> {
     /// With the item, when it does not fit.
     pub fn submit(&self, item: S::Item) -> Result<(), RefusedItem<S::Item>> {
         let weight = S::weight(&item);
-        if !self.progress.reserve(weight) {
-            return Err(RefusedItem { item, reason: RefusedReason::Bytes });
+        if let Err(reason) = self.progress.reserve(weight) {
+            return Err(RefusedItem { item, reason });
         }
-        if let Err(item) = self.queue.push(item) {
+        let refused = match &*self.queue.lock() {
+            Some(queue) => queue.send(item).err().map(|SendError(item)| item),
+            None => Some(item),
+        };
+        if let Some(item) = refused {
             self.progress.release(weight);
             return Err(RefusedItem { item, reason: RefusedReason::Full });
         }
@@ -169,7 +179,7 @@ impl<S: Sink> Recorder<S> {
     /// # Errors
     /// When the disk does not answer, one record takes too long, or the thread panicked.
     pub fn finish(&self) -> Result<Option<S::Ending>, RecorderError> {
-        self.queue.close();
+        self.queue.lock().take();
         let ending = self.ending.lock().take();
         let Some(ending) = ending else { return Ok(None) };
         let timeout = self.progress.capacity.disk_timeout;
@@ -201,16 +211,19 @@ impl<S: Sink> Drop for Recorder<S> {
     fn drop(&mut self) {
         // Dropped without `finish`: the thread flushes its items and leaves the file without an end.
         self.progress.abandon();
-        self.queue.close();
+        self.queue.lock().take();
     }
 }
 
 /// The thread: takes batches until the queue is closed and empty. `None` where the recording was abandoned.
-fn run<S: Sink>(mut sink: S, queue: &Queue<S::Item>, progress: &RecorderProgress) -> Option<S::Ending> {
+fn run<S: Sink>(mut sink: S, queue: &Receiver<S::Item>, progress: &RecorderProgress) -> Option<S::Ending> {
     let (mut due, mut batch) = (Instant::now() + FLUSH_EVERY, Vec::new());
-    sink.begin_batch();
-    let mut taken = queue.take(&mut batch, due);
     loop {
+        sink.begin_batch();
+        let first = queue.recv_timeout(due.saturating_duration_since(Instant::now()));
+        let is_over = matches!(first, Err(RecvTimeoutError::Disconnected));
+        batch.extend(first.into_iter().chain(queue.try_iter()).take(progress.capacity.items));
+        let is_idle = batch.is_empty();
         for item in batch.drain(..) {
             progress.release(S::weight(&item));
             sink.record(item);
@@ -218,18 +231,16 @@ fn run<S: Sink>(mut sink: S, queue: &Queue<S::Item>, progress: &RecorderProgress
         }
         sink.end_batch();
         flush_if_due(&mut sink, progress, &mut due);
-        if taken == Taken::Over {
+        if is_over {
             if progress.is_abandoned() {
                 sink.flush();
                 return None;
             }
             return Some(sink.finish());
         }
-        sink.begin_batch();
-        taken = match taken {
-            Taken::Some => queue.rest_and_take(&mut batch, due),
-            Taken::Nothing | Taken::Over => queue.take(&mut batch, due),
-        };
+        if !is_idle {
+            thread::sleep(REST);
+        }
     }
 }
 

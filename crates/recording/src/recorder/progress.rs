@@ -143,15 +143,18 @@ impl RecorderProgress {
         }
     }
 
-    /// Reserves a place for an item of so many bytes; false where its bytes do not fit.
-    pub(super) fn reserve(&self, weight: usize) -> bool {
+    /// Reserves a place for an item of so many bytes, where it fits.
+    pub(super) fn reserve(&self, weight: usize) -> Result<(), RefusedReason> {
         let held = self.bytes.fetch_add(weight, Relaxed);
         if weight > 0 && held > 0 && held + weight > self.capacity.bytes {
             self.bytes.fetch_sub(weight, Relaxed);
-            return false;
+            return Err(RefusedReason::Bytes);
         }
-        self.queued.fetch_add(1, Relaxed);
-        true
+        if self.queued.fetch_add(1, Relaxed) >= self.capacity.items {
+            self.release(weight);
+            return Err(RefusedReason::Full);
+        }
+        Ok(())
     }
 
     /// Releases the place of an item that no longer waits.
@@ -245,7 +248,7 @@ mod tests {
         progress.pulse.beat(late);
         assert_ne!(progress.position(), before, "a long item that is worked on is no disk that does not answer");
         assert_eq!(progress.state_at(late), RecorderState::Recording);
-        assert!(progress.reserve(4));
+        assert!(progress.reserve(4).is_ok());
         assert_eq!(progress.state_at(late), RecorderState::Behind);
     }
 
@@ -262,17 +265,17 @@ mod tests {
     fn what_is_still_to_be_written_is_named() {
         let progress = RecorderProgress::new(Capacity::default());
         assert!(progress.remaining().starts_with("the recording is being closed; a second signal"));
-        assert!(progress.reserve(5 << 20) && progress.reserve(1 << 20));
+        assert!(progress.reserve(5 << 20).is_ok() && progress.reserve(1 << 20).is_ok());
         assert!(progress.remaining().starts_with("2 exchanges (6 MiB) wait to be written; a second signal"));
     }
 
     #[test]
     fn bytes_are_bounded_but_a_single_item_always_fits() {
         let progress = RecorderProgress::new(Capacity { items: 10, bytes: 10, ..Capacity::default() });
-        assert!(progress.reserve(11) && !progress.reserve(1) && progress.reserve(0));
+        assert!(progress.reserve(11).is_ok() && progress.reserve(1).is_err() && progress.reserve(0).is_ok());
         progress.release(11);
         progress.release(0);
-        assert!(progress.reserve(4) && progress.reserve(6) && !progress.reserve(1));
+        assert!(progress.reserve(4).is_ok() && progress.reserve(6).is_ok() && progress.reserve(1).is_err());
         assert_eq!(progress.queued(), 2);
     }
 
@@ -282,7 +285,7 @@ mod tests {
         progress.set_open(true);
         let count = |count: &AtomicU64| count.load(Relaxed);
         let counts = || (count(&progress.queue_full), count(&progress.queue_bytes));
-        assert!(progress.reserve(4) && progress.reserve(6));
+        assert!(progress.reserve(4).is_ok() && progress.reserve(6).is_ok());
         progress.count_dropped(2, RefusedReason::Full);
         assert_eq!((counts(), progress.state()), ((2, 0), RecorderState::Recording));
         progress.count_dropped(3, RefusedReason::Bytes);

@@ -5,6 +5,7 @@
 mod json;
 mod seen;
 
+pub(super) use self::json::DEEPEST_NESTING;
 pub use self::{json::looks_like_json, seen::SeenSecrets};
 
 use std::{collections::HashSet, ops::Range, sync::Arc};

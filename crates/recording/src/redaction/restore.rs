@@ -11,13 +11,11 @@ use super::{
     Placeholder, RedactionRules,
     edits::{TextReplacement, apply, apply_to_pieces},
     has_placeholder, placeholders,
+    redactor::DEEPEST_NESTING,
     scan::{Scalar, leaves},
     trail::Trail,
 };
 use crate::children::{as_value, children_mut, rename};
-
-/// Maximum depth of JSON in strings of JSON, as in redaction.
-const DEEPEST_NESTING: u8 = 4;
 
 /// Text is walked without looking for anything.
 static NOTHING: LazyLock<RedactionRules> = LazyLock::new(RedactionRules::none);

@@ -170,14 +170,14 @@ pub(super) fn may_be_header(bytes: &[u8]) -> bool {
 }
 
 /// A file that others read too, from some place on.
-struct SharedFile {
+pub(crate) struct SharedFile {
     file: Arc<Lock<File>>,
     at: u64,
     progress: Option<Arc<LoadProgress>>,
 }
 
 impl SharedFile {
-    fn new(file: &Arc<Lock<File>>, at: u64) -> Self {
+    pub(crate) fn new(file: &Arc<Lock<File>>, at: u64) -> Self {
         Self { file: Arc::clone(file), at, progress: None }
     }
 }

@@ -12,7 +12,6 @@ use serde::{
     de::{Error as _, SeqAccess, Visitor},
     ser::SerializeSeq,
 };
-use serde_json::value::RawValue;
 
 /// Maximum number of tokens of one position: twice the vocabulary of any model.
 const MOST_TOKENS: usize = 1 << 20;
@@ -106,10 +105,10 @@ impl<'de> Deserialize<'de> for TokenLogprobs {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<TokenLogprobs, A::Error> {
                 let text = next(&mut list)?;
-                let logprob = next::<A, Option<Number>>(&mut list)?.map(|number| number.0);
+                let logprob = next(&mut list)?;
                 let mut others = Vec::new();
                 while let Some(token) = list.next_element()? {
-                    others.push((token, next::<A, Number>(&mut list)?.0));
+                    others.push((token, next(&mut list)?));
                     bounded(others.len())?;
                 }
                 Ok(TokenLogprobs { text, logprob, others })
@@ -152,8 +151,7 @@ impl<'de> Deserialize<'de> for RankedLogprobs {
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<RankedLogprobs, A::Error> {
                 let mut tokens = Vec::new();
                 while let Some(id) = list.next_element()? {
-                    let logprob = next::<A, Number>(&mut list)?.0;
-                    let (rank, text) = (next(&mut list)?, next(&mut list)?);
+                    let (logprob, rank, text) = (next(&mut list)?, next(&mut list)?, next(&mut list)?);
                     tokens.push(RankedLogprob { id, logprob, rank, text });
                     bounded(tokens.len())?;
                 }
@@ -166,17 +164,6 @@ impl<'de> Deserialize<'de> for RankedLogprobs {
 
 fn next<'de, A: SeqAccess<'de>, T: Deserialize<'de>>(list: &mut A) -> Result<T, A::Error> {
     list.next_element()?.ok_or_else(|| A::Error::custom("a list of log probabilities ends in the middle of a token"))
-}
-
-/// A number with all of its digits: serde_json's own reading may be off by the last one.
-struct Number(f64);
-
-impl<'de> Deserialize<'de> for Number {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let raw = Box::<RawValue>::deserialize(deserializer)?;
-        let number = raw.get().parse().ok().filter(|number: &f64| number.is_finite());
-        number.map(Self).ok_or_else(|| D::Error::custom(format_args!("{raw} is not a number")))
-    }
 }
 
 fn bounded<E: serde::de::Error>(tokens: usize) -> Result<(), E> {
@@ -203,9 +190,7 @@ impl Logprobs {
                 return None;
             }
             let parts = texts.into_iter().zip(logprobs).zip(top);
-            tokens.extend(
-                parts.map(|((text, logprob), top)| completion_token(text, logprob.map(|number| number.0), top)),
-            );
+            tokens.extend(parts.map(|((text, logprob), top)| completion_token(text, logprob, top)));
         }
         Some(tokens)
     }
@@ -217,7 +202,7 @@ impl PromptLogprobs {
     pub fn of_wire(json: &str, top: u32) -> Option<Self> {
         #[derive(Deserialize)]
         struct SentLogprob {
-            logprob: Number,
+            logprob: f64,
             rank: u32,
             decoded_token: Option<String>,
         }
@@ -226,7 +211,7 @@ impl PromptLogprobs {
         for place in places {
             let ranked = place.map_or_else(Vec::new, |place| place.0).into_iter().map(|(id, sent)| {
                 let SentLogprob { logprob, rank, decoded_token } = sent;
-                Some(RankedLogprob { id: id.parse().ok()?, logprob: logprob.0, rank, text: decoded_token })
+                Some(RankedLogprob { id: id.parse().ok()?, logprob, rank, text: decoded_token })
             });
             tokens.push(RankedLogprobs(ranked.collect::<Option<_>>()?));
         }
@@ -239,14 +224,14 @@ impl PromptLogprobs {
 struct Wire {
     content: Option<Vec<ChatToken>>,
     tokens: Option<Vec<String>>,
-    token_logprobs: Option<Vec<Option<Number>>>,
-    top_logprobs: Option<Vec<Option<Pairs<Number>>>>,
+    token_logprobs: Option<Vec<Option<f64>>>,
+    top_logprobs: Option<Vec<Option<Pairs<f64>>>>,
 }
 
 #[derive(Deserialize)]
 struct ChatToken {
     token: String,
-    logprob: Number,
+    logprob: f64,
     bytes: Option<Vec<u8>>,
     #[serde(default)]
     top_logprobs: Vec<ChatOther>,
@@ -255,25 +240,25 @@ struct ChatToken {
 #[derive(Deserialize)]
 struct ChatOther {
     token: String,
-    logprob: Number,
+    logprob: f64,
 }
 
 impl ChatToken {
     fn token(self) -> TokenLogprobs {
         let is_first = self.top_logprobs.first().is_some_and(|other| other.token == self.token);
         let others = self.top_logprobs.into_iter().skip(usize::from(is_first));
-        let others = others.map(|other| (spelled(other.token), other.logprob.0)).collect();
+        let others = others.map(|other| (spelled(other.token), other.logprob)).collect();
         let text = match spelled(self.token) {
             SpelledToken::Text(text) => Some(text),
             // The bytes are the text's.
             SpelledToken::Id(_) => self.bytes.and_then(|bytes| String::from_utf8(bytes).ok()),
         };
-        TokenLogprobs { text, logprob: Some(self.logprob.0), others }
+        TokenLogprobs { text, logprob: Some(self.logprob), others }
     }
 }
 
-fn completion_token(text: String, logprob: Option<f64>, top: Option<Pairs<Number>>) -> TokenLogprobs {
-    let others = top.map_or_else(Vec::new, |top| top.0).into_iter().map(|(token, value)| (token, value.0));
+fn completion_token(text: String, logprob: Option<f64>, top: Option<Pairs<f64>>) -> TokenLogprobs {
+    let others = top.map_or_else(Vec::new, |top| top.0).into_iter();
     // Another token with the same text took the entry's value.
     let others = others.filter(|(token, value)| *token != text || Some(*value) != logprob);
     let others = others.map(|(token, value)| (spelled(token), value)).collect();

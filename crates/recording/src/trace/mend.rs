@@ -45,6 +45,16 @@ pub(super) fn spell(record: &Record, prompt_of: Option<u32>, line: &mut Vec<u8>)
     Err(io::Error::other(format!("a record cannot be written so that it can be read: {what}")))
 }
 
+/// Spells a record as a line without its end, by itself, for a file that only this program reads again; what the reader would refuse is left out.
+pub(crate) fn to_line(record: &Record, line: &mut Vec<u8>) -> io::Result<()> {
+    spell(record, None, line).map(drop)
+}
+
+/// Reads a line that [`to_line`] spelled; `None` for any that is no record.
+pub(crate) fn of_line(line: &[u8]) -> Option<Record> {
+    raw::parse(line).ok()?.into_record().ok()
+}
+
 fn fields(defects: &[Defect]) -> Vec<&'static str> {
     let mut fields: Vec<_> = defects.iter().map(|defect| defect.field.unwrap_or("content")).collect();
     fields.sort_unstable();

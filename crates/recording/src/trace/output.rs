@@ -21,6 +21,7 @@ const COMPRESSION: Compression = Compression::new(4);
 const FULL: (usize, usize) = (64 * 1024, 1 << 20);
 
 /// Lines that wait to be written at once.
+#[derive(Debug)]
 pub(super) enum OutputUnit {
     Plain(Vec<u8>),
     Gzip(Option<Box<GzEncoder<Vec<u8>>>>),

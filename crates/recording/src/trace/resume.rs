@@ -12,6 +12,7 @@ use super::{
     CreateMode, Meta, TraceError, TraceReader, TraceWriter,
     gunzip::Gunzip,
     output::{OutputUnit, TraceOutput, claim, open, private},
+    several::shared,
     source::Packing,
     tail::{self, Repair, Survey},
     write::EarlierCapture,
@@ -51,26 +52,18 @@ fn before(found: &Survey) -> EarlierCapture {
 /// Checks the first line and the first record.
 fn check_head(path: &Path, meta: &Meta) -> Result<(), TraceError> {
     let mut reader = TraceReader::open(path)?;
-    let mismatch = |field| Err(TraceError::Mismatch { path: path.to_owned(), field });
     if let Some(Err(error)) = reader.next() {
         return Err(error);
     }
-    let old = reader.meta();
-    if old.block_size != meta.block_size {
-        return mismatch("block_size");
+    let mut fields = shared(reader.meta()).into_iter().zip(shared(meta));
+    // One of both may be without a tokenizer.
+    let is_other = |old: &Option<String>, new: &Option<String>, field| {
+        old != new && (field != "tokenizer" || (old.is_some() && new.is_some()))
+    };
+    match fields.find(|((field, old), (_, new))| is_other(old, new, *field)) {
+        Some(((field, _), _)) => Err(TraceError::Mismatch { path: path.to_owned(), field }),
+        None => Ok(()),
     }
-    if old.block_hash.unwrap_or_default() != meta.block_hash.unwrap_or_default() {
-        return mismatch("block_hash");
-    }
-    if old.hash_key_id != meta.hash_key_id {
-        return mismatch("hash_key_id");
-    }
-    if let (Some(old), Some(new)) = (&old.tokenizer, &meta.tokenizer)
-        && old.fingerprint != new.fingerprint
-    {
-        return mismatch("tokenizer");
-    }
-    Ok(())
 }
 
 /// Cuts the tail and writes again what was whole of it; returns the file's length. What is cut is in a file beside it until then.

@@ -6,7 +6,6 @@
 
 use std::{
     collections::HashSet,
-    ffi::OsString,
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -303,14 +302,11 @@ fn number_in(path: &Path) -> (String, String, u64) {
 /// The further files of the capture whose first one this is: numbered names beside it, begun at the same time.
 fn further_parts(path: &Path, object: Option<&StoredObject>) -> Vec<PathBuf> {
     let (stem, suffix, number) = number_in(path);
-    let mut beside: Vec<PathBuf> = names_beside(path, object)
-        .into_iter()
-        .map(|name| path.with_file_name(name))
-        .filter(|other| {
-            let (other_stem, other_suffix, other_number) = number_in(other);
-            (other_stem, other_suffix) == (stem.clone(), suffix.clone()) && other_number > number
-        })
-        .collect();
+    let mut beside = entries_beside(path, object);
+    beside.retain(|other| {
+        let (other_stem, other_suffix, other_number) = number_in(other);
+        (&other_stem, &other_suffix) == (&stem, &suffix) && other_number > number
+    });
     if beside.is_empty() {
         return beside;
     }
@@ -336,22 +332,18 @@ fn missing_parts(before: Option<Meta>, meta: &Meta) -> Option<Warning> {
     (part(meta) > last + 1).then(|| Warning::MissingParts { first: last + 1, last: part(meta) - 1 })
 }
 
-/// The names of what lies beside a file or object, as far as it can be listed.
-fn names_beside(path: &Path, object: Option<&StoredObject>) -> Vec<OsString> {
-    let Some(object) = object else {
-        return fs::read_dir(storage::folder_of(path))
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.file_name())
-            .collect();
-    };
-    let names = if object.is_listed() { object.names() } else { Ok(Vec::new()) };
-    let names = names.unwrap_or_else(|error| {
-        tracing::warn!(path = %path.display(), %error, "further parts of a trace are not looked for");
-        Vec::new()
+/// What lies beside a file or object, as far as it can be listed.
+fn entries_beside(path: &Path, object: Option<&StoredObject>) -> Vec<PathBuf> {
+    if object.is_some_and(|object| !object.is_listed()) {
+        return Vec::new();
+    }
+    let found = storage::entries(storage::folder_of(path), object).inspect_err(|error| {
+        if object.is_some() {
+            tracing::warn!(path = %path.display(), %error, "further parts of a trace are not looked for");
+        }
     });
-    names.into_iter().map(OsString::from).collect()
+    let found = found.unwrap_or_default();
+    found.iter().filter_map(|entry| Some(path.with_file_name(entry.file_name()?))).collect()
 }
 
 /// A file's first line; nothing is known of standard input, which can be read once only.
@@ -365,7 +357,7 @@ fn started_at(meta: &Meta) -> Option<OffsetDateTime> {
 }
 
 /// Metadata that all files of one trace share, as far as each has it.
-fn shared(meta: &Meta) -> [(&'static str, Option<String>); 4] {
+pub(super) fn shared(meta: &Meta) -> [(&'static str, Option<String>); 4] {
     let is_hashed = hashed(meta);
     let key = || meta.hash_key_id.clone().unwrap_or_else(|| "none".to_owned());
     [

@@ -4,7 +4,6 @@
 //! complete for any gunzip, at the cost of some twenty bytes and a fresh dictionary per flush; flush about once a second.
 //! A file that another program empties (`copytruncate`) is begun again with its first line.
 
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,6 +20,7 @@ use super::{CaptureEnd, Meta, Record, TraceError};
 use crate::storage::{self, StoredObject};
 
 /// Writes one trace.
+#[derive(Debug)]
 pub struct TraceWriter {
     path: PathBuf,
     packing: Packing,
@@ -54,12 +54,6 @@ pub(super) struct EarlierCapture {
     pub(super) records: u64,
     /// Not all of them were counted, so that the file cannot be closed with their number.
     pub(super) is_uncounted: bool,
-}
-
-impl fmt::Debug for TraceWriter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TraceWriter").field("path", &self.path).field("records", &self.records).finish_non_exhaustive()
-    }
 }
 
 impl TraceWriter {

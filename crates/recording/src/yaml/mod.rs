@@ -6,13 +6,11 @@
 //! Limits: one document per file, no aliases, no tags but `!!str` and `!!binary`; keys are text. Numbers are what JSON numbers are here:
 //! 64-bit integers and floats; longer integers are text, so that no digit is lost.
 
-mod parts;
 mod plain;
 mod read;
 #[cfg(test)]
 mod tests;
 mod write;
 
-pub(crate) use parts::parse_in_parts;
 pub use read::{YamlEntry, YamlError, YamlKind, YamlNode, parse};
 pub use write::{Layout, write};

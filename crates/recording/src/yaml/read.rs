@@ -145,19 +145,6 @@ impl YamlNode {
     }
 }
 
-/// Moves a node so many lines further down.
-pub(super) fn shift(node: &mut YamlNode, lines: usize) {
-    node.line += lines;
-    match &mut node.kind {
-        YamlKind::Scalar(_) => {}
-        YamlKind::List(items) => items.iter_mut().for_each(|item| shift(item, lines)),
-        YamlKind::Map(entries) => entries.iter_mut().for_each(|entry| {
-            entry.line += lines;
-            shift(&mut entry.value, lines);
-        }),
-    }
-}
-
 fn at(span: Span, kind: YamlKind) -> YamlNode {
     YamlNode { line: span.start.line(), column: span.start.col(), kind }
 }

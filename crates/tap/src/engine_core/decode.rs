@@ -9,53 +9,16 @@ use engine_core::{
 };
 use serde_json::{Map, Number, Value, json};
 
-use crate::facts::EngineSettings;
+use crate::{
+    core_facts::CoreFacts,
+    facts::{CACHE_SETTINGS, EngineSettings},
+    request::RECORDED_PARAMS,
+};
 use base::lock::Lock;
 use recording::trace::{FinishReason, PromptLogprobs, RankedLogprob, RankedLogprobs, SpelledToken, TokenLogprobs};
 
-/// A request that the front end gives to an engine.
-#[derive(Debug, Default)]
-pub(super) struct AddedRequest {
-    pub(super) id: String,
-    /// The front end's own name of it.
-    pub(super) external_id: Option<String>,
-    pub(super) prompt_ids: Option<Vec<u32>>,
-    /// It is for an embedding or a score.
-    pub(super) is_pooling: bool,
-    /// Parameters that are recorded.
-    pub(super) params: Map<String, Value>,
-    /// Its outputs go out one by one.
-    pub(super) stream: bool,
-    pub(super) has_stop_strings: bool,
-    /// Candidates whose log probabilities are given at each token.
-    pub(super) top: u32,
-    /// Ids that are given instead of the likeliest ones.
-    pub(super) named: Vec<u32>,
-    /// Name of its adapter.
-    pub(super) lora: Option<String>,
-}
-
-/// Sampling parameters that are recorded: numbers and switches, never content.
-const PARAMS: [&str; 12] = [
-    "max_tokens",
-    "min_tokens",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "ignore_eos",
-    "frequency_penalty",
-    "presence_penalty",
-    "repetition_penalty",
-    "logprobs",
-];
-
 /// `RequestOutputKind.DELTA`: each output goes to the client, as in a stream.
 const DELTA: u64 = 1;
-
-/// Settings of the KV cache that a trace keeps.
-const CACHE_SETTINGS: [&str; 3] = ["block_size", "kv_cache_size_tokens", "num_gpu_blocks"];
 
 /// Reader of messages, in the form of the version that the engines name, else of the requests' form.
 #[derive(Debug, Default)]
@@ -65,10 +28,10 @@ pub(super) struct CoreMessages {
 
 impl CoreMessages {
     /// Reads the fields of an ADD.
-    pub(super) fn added(&self, fields: &[u8]) -> Result<AddedRequest, MessageError> {
+    pub(super) fn added(&self, fields: &[u8]) -> Result<EngineCoreRequest, MessageError> {
         let request = EngineCoreRequest::read(fields)?;
         self.family.lock().get_or_insert(request.family);
-        Ok(added(request))
+        Ok(request)
     }
 
     /// Reads what a step of an engine gave.
@@ -96,39 +59,23 @@ impl CoreMessages {
     }
 }
 
-fn added(request: EngineCoreRequest) -> AddedRequest {
-    let EngineCoreRequest {
-        request_id,
-        external_req_id,
-        prompt_token_ids,
-        sampling_params,
-        is_pooling,
-        lora_request,
-        ..
-    } = request;
-    let sampling = sampling_params.as_ref();
-    let is_delta = |sampling: &SamplingParams| sampling.number("output_kind", 0) == DELTA;
-    let stops = |sampling: &SamplingParams| match sampling.get("stop") {
+/// Returns what a request's parameters say of its answer.
+pub(super) fn core_facts(sampling: &SamplingParams) -> CoreFacts {
+    let mut facts = CoreFacts { stream: sampling.number("output_kind", 0) == DELTA, ..CoreFacts::default() };
+    facts.logprobs.top = sampling.logprobs("logprobs").and_then(|top| u32::try_from(top).ok()).unwrap_or(0);
+    facts.logprobs.named = sampling.ids("logprob_token_ids");
+    facts
+}
+
+pub(super) fn has_stop_strings(sampling: &SamplingParams) -> bool {
+    match sampling.get("stop") {
         Some(MsgpackValue::Array(stops)) => !stops.is_empty(),
         stop => stop.is_some(),
-    };
-    let logprobs = sampling.and_then(|sampling| sampling.logprobs("logprobs"));
-    AddedRequest {
-        id: request_id,
-        external_id: external_req_id,
-        prompt_ids: prompt_token_ids,
-        is_pooling,
-        params: sampling.map(params).unwrap_or_default(),
-        stream: sampling.is_some_and(is_delta),
-        has_stop_strings: sampling.is_some_and(stops),
-        top: logprobs.and_then(|top| u32::try_from(top).ok()).unwrap_or(0),
-        named: sampling.map(|sampling| sampling.ids("logprob_token_ids")).unwrap_or_default(),
-        lora: lora_request.map(|lora| lora.lora_name),
     }
 }
 
 /// Reads the parameters that are recorded.
-fn params(sampling: &SamplingParams) -> Map<String, Value> {
+pub(super) fn params(sampling: &SamplingParams) -> Map<String, Value> {
     let value = |name: &str| match sampling.get(name)? {
         MsgpackValue::Bool(value) => Some(json!(value)),
         MsgpackValue::Uint(number) => Some(json!(number)),
@@ -136,7 +83,7 @@ fn params(sampling: &SamplingParams) -> Map<String, Value> {
         MsgpackValue::Float(number) => Number::from_f64(as_written(*number)).map(Value::Number),
         _ => None,
     };
-    PARAMS.iter().filter_map(|name| Some(((*name).to_owned(), value(name)?))).collect()
+    RECORDED_PARAMS.iter().filter_map(|name| Some(((*name).to_owned(), value(name)?))).collect()
 }
 
 /// Returns a number of 32 bits with the digits that it was written with, not those that widening adds; any other as it is.

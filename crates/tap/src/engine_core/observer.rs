@@ -16,7 +16,7 @@ use std::{
 };
 
 use super::{
-    decode::{AddedRequest, CoreMessages, finish_reason, logprobs, prompt_logprobs},
+    decode::{CoreMessages, core_facts, finish_reason, has_stop_strings, logprobs, params, prompt_logprobs},
     relay::EndedBy,
 };
 use crate::{
@@ -29,13 +29,16 @@ use crate::{
     request::{MAX_NAME, RequestFacts},
     shared_state::SharedState,
 };
-use base::{lock::Lock, rate_limited_log::RateLimitedLog};
+use base::{
+    held_bytes::{HeldBytes, HeldShare},
+    lock::Lock,
+    rate_limited_log::RateLimitedLog,
+};
 use engine_core::{
     handshake::ENGINE_CORE_DEAD,
     layout::{KNOWN_VERSIONS, VersionFamily},
     outputs::{WireFinish, WireOutput, WireOutputs},
-    request::{RequestType, aborted, client_request},
-    zmtp::{HeldBytes, HeldShare},
+    request::{EngineCoreRequest, RequestType, aborted, client_request},
     zmtp_reader::{ZmtpReader, ZmtpUnit},
 };
 use recording::trace::{Endpoint, FinishReason, Outcome};
@@ -162,11 +165,12 @@ impl CoreObserver {
         self.shared.metrics.skip(Skipped::Incomplete);
     }
 
-    fn add(&self, connection: u64, request: AddedRequest) {
+    fn add(&self, connection: u64, request: EngineCoreRequest) {
         let metrics = &self.shared.metrics;
         metrics.requests.fetch_add(1, Relaxed);
         metrics.sent(0);
-        let model = request.lora.clone().or_else(|| self.model.clone());
+        let lora = request.lora_request.as_ref().map(|lora| lora.lora_name.clone());
+        let model = lora.or_else(|| self.model.clone());
         let admitted = match self.filter.draw("") {
             Ok(()) if self.filter.admits_model(model.as_deref()) => Ok(()),
             Ok(()) => Err(Skipped::Model),
@@ -197,10 +201,9 @@ impl CoreObserver {
     }
 
     /// Begins the exchange of a request.
-    fn open(&self, connection: u64, request: AddedRequest, model: Option<String>) -> (String, OpenCoreRequest) {
-        let AddedRequest { id, external_id, mut prompt_ids, params, stream, has_stop_strings, top, named, .. } =
-            request;
-        let (index, name) = client_request(&id, external_id.as_deref());
+    fn open(&self, connection: u64, request: EngineCoreRequest, model: Option<String>) -> (String, OpenCoreRequest) {
+        let (index, name) = client_request(&request.request_id, request.external_req_id.as_deref());
+        let (mut prompt_ids, sampling) = (request.prompt_token_ids, request.sampling_params.as_ref());
         let endpoint = if request.is_pooling { Endpoint::Embeddings } else { endpoint_of(&name) };
         let prompt_tokens = prompt_ids.as_ref().map(|ids| u32::try_from(ids.len()).unwrap_or(u32::MAX));
         let mut held = self.prompts.share();
@@ -217,26 +220,24 @@ impl CoreObserver {
             choices_per_prompt: 1,
             model,
             client_id: Some(name.clone()).filter(|name| name.len() <= MAX_NAME),
-            params,
+            params: sampling.map(params).unwrap_or_default(),
             prompt_ids,
             ..RequestFacts::default()
         };
         let exchange = OpenExchange::begin(Arc::clone(&self.shared), Arc::clone(&self.capabilities), facts, None);
-        let mut core = Box::new(CoreFacts { stream, ..CoreFacts::default() });
-        (core.logprobs.top, core.logprobs.named) = (top, named);
         let open = OpenCoreRequest {
             exchange,
-            facts: core,
+            facts: Box::new(sampling.map(core_facts).unwrap_or_default()),
             choice: index.unwrap_or(0),
             connection,
-            has_stop_strings,
+            has_stop_strings: sampling.is_some_and(has_stop_strings),
             prompt_tokens,
             cached_tokens: None,
             output_tokens: 0,
             _prompt_bytes: held,
             group: index.map(|_| name),
         };
-        (id, open)
+        (request.request_id, open)
     }
 
     /// Ends a request that its client or the front end gave up. A front end finds stop strings itself and then aborts too.

@@ -10,11 +10,11 @@ use std::{
     collections::VecDeque,
     io,
     net::{IpAddr, SocketAddr},
-    pin::Pin,
     sync::Arc,
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -101,46 +101,34 @@ impl CoreRelay {
         Self { observer, sockets: Lock::default(), stop, places, failing: RateLimitedLog::default() }
     }
 
-    /// Relays what arrives at a listener in a task of its own. The type of the task is hidden: a relayed handshake begins others like it.
-    fn spawn(self: Arc<Self>, listener: TcpListener, socket: RelayedSocket) -> AbortHandle {
-        let serving: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(self.serve(listener, socket));
-        tokio::spawn(serving).abort_handle()
-    }
-
-    /// Relays what arrives at a listener to a socket of the front end until the tap is shut down.
-    #[allow(clippy::manual_async_fn)] // it has to be `Send` by its type: a handshake spawns others like it
-    pub(super) fn serve(
-        self: Arc<Self>,
-        listener: TcpListener,
-        socket: RelayedSocket,
-    ) -> impl Future<Output = ()> + Send {
-        async move { self.accept(listener, socket).await }
-    }
-
-    async fn accept(self: Arc<Self>, listener: TcpListener, socket: RelayedSocket) {
-        let mut stop = self.stop.clone();
-        loop {
-            let accepted = select! {
-                _ = stop.wait_for(|stop| *stop) => return,
-                accepted = listener.accept() => accepted,
-            };
-            let Ok((engine, _)) = accepted else {
-                // There are no more descriptors, for now.
-                sleep(PAUSE).await;
-                continue;
-            };
-            let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
-                tracing::warn!(MOST_CONNECTIONS, "a connection of an engine is refused: too many are open");
-                continue;
-            };
-            let (relay, socket) = (Arc::clone(&self), socket.clone());
-            tokio::spawn(async move {
-                if let Err(error) = relay.connection(engine, &socket).await {
-                    tracing::debug!(%error, ?socket, "a connection of an engine ends");
-                }
-                drop(place);
-            });
-        }
+    /// Relays what arrives at a listener to a socket of the front end until the tap is shut down. The type of the future is hidden: a relayed
+    /// handshake begins others like it.
+    pub(super) fn serve(self: Arc<Self>, listener: TcpListener, socket: RelayedSocket) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let mut stop = self.stop.clone();
+            loop {
+                let accepted = select! {
+                    _ = stop.wait_for(|stop| *stop) => return,
+                    accepted = listener.accept() => accepted,
+                };
+                let Ok((engine, _)) = accepted else {
+                    // There are no more descriptors, for now.
+                    sleep(PAUSE).await;
+                    continue;
+                };
+                let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+                    tracing::warn!(MOST_CONNECTIONS, "a connection of an engine is refused: too many are open");
+                    continue;
+                };
+                let (relay, socket) = (Arc::clone(&self), socket.clone());
+                tokio::spawn(async move {
+                    if let Err(error) = relay.connection(engine, &socket).await {
+                        tracing::debug!(%error, ?socket, "a connection of an engine ends");
+                    }
+                    drop(place);
+                });
+            }
+        })
     }
 
     /// Relays one connection until either side ends it.
@@ -253,7 +241,7 @@ impl CoreRelay {
         let listener = TcpListener::bind((ip, 0)).await?;
         let at = listener.local_addr()?;
         tracing::debug!(%at, ?socket, "a socket of the front end is relayed");
-        let accepting = Arc::clone(self).spawn(listener, socket.clone());
+        let accepting = tokio::spawn(Arc::clone(self).serve(listener, socket.clone())).abort_handle();
         let mut sockets = self.sockets.lock();
         sockets.push_back(SocketListener { socket, ip, at, accepting });
         if sockets.len() > MOST_ADDRESSES

@@ -158,9 +158,7 @@ impl Proxy {
                 Gathered::Whole(body) => {
                     (self.mcp.begin((&account, place), &parts, Some(body.bytes.clone())), body.into_body())
                 }
-                Gathered::TooLarge(body) | Gathered::TooMuch(body) => {
-                    (self.mcp.begin((&account, place), &parts, None), body)
-                }
+                Gathered::TooLarge { body, .. } => (self.mcp.begin((&account, place), &parts, None), body),
                 Gathered::Broken(error) => return Ok(broken_off(&error)),
             };
         server.address(&mut parts, &rest, &WITHHELD);
@@ -179,9 +177,7 @@ impl Proxy {
             Gathered::Whole(body) => {
                 spawned.answer(&parts, body.bytes, account).await.map(|body| ProxyBody::Played(Box::new(body)))
             }
-            Gathered::TooLarge(_) | Gathered::TooMuch(_) => {
-                refusal(StatusCode::PAYLOAD_TOO_LARGE, "vllm-vcr: the message is too large")
-            }
+            Gathered::TooLarge { .. } => refusal(StatusCode::PAYLOAD_TOO_LARGE, "vllm-vcr: the message is too large"),
             Gathered::Broken(error) => broken_off(&error),
         }
     }

@@ -170,10 +170,29 @@ impl Publisher {
     async fn connected(&mut self, peer: &str) -> Option<()> {
         let Self { socket, batches, kept, shared, base, .. } = self;
         let mut monitor = socket.monitor();
-        let mut draining = Draining { batches, kept: kept.as_deref(), shared, base: *base };
-        if let Err(error) = draining.until(socket.connect(peer)).await? {
-            tracing::debug!(%error, peer, "no subscriber of KV events");
-            return draining.until(sleep(RETRY)).await;
+        let is_connected = {
+            let mut connecting = pin!(async {
+                let connected = socket.connect(peer).await;
+                if let Err(error) = &connected {
+                    tracing::debug!(%error, peer, "no subscriber of KV events");
+                    sleep(RETRY).await;
+                }
+                connected.is_ok()
+            });
+            loop {
+                select! {
+                    biased;
+                    is_connected = &mut connecting => break is_connected,
+                    batch = batches.recv() => {
+                        let mut batch = batch?;
+                        batch.seq = batch.seq.saturating_sub(*base);
+                        keep(kept.as_deref(), shared, &batch, None);
+                    }
+                }
+            }
+        };
+        if !is_connected {
+            return Some(());
         }
         loop {
             select! {
@@ -263,32 +282,6 @@ impl Publisher {
 async fn warn_unresolved(peer: String) {
     if let Err(error) = lookup_host(peer.trim_start_matches("tcp://")).await {
         tracing::warn!(%error, peer, "KV events reach nobody until the host of their endpoint has an address (--kv-events-endpoint, or in --kv-events-config)");
-    }
-}
-
-/// Batches of a time without a subscriber.
-struct Draining<'a> {
-    batches: &'a mut mpsc::Receiver<EventBatch>,
-    kept: Option<&'a replay::KeptBatches>,
-    shared: &'a PublisherState,
-    base: u64,
-}
-
-impl Draining<'_> {
-    /// Waits, and only keeps what comes meanwhile; `None` once the engine has ended.
-    async fn until<T>(&mut self, wait: impl Future<Output = T>) -> Option<T> {
-        let mut wait = pin!(wait);
-        loop {
-            select! {
-                biased;
-                end = &mut wait => return Some(end),
-                batch = self.batches.recv() => {
-                    let mut batch = batch?;
-                    batch.seq = batch.seq.saturating_sub(self.base);
-                    keep(self.kept, self.shared, &batch, None);
-                }
-            }
-        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Maximum depth of JSON in strings of JSON that is searched.
-const DEEPEST_NESTING: u8 = 4;
+pub(in crate::redaction) const DEEPEST_NESTING: u8 = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {

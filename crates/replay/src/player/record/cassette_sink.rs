@@ -279,8 +279,8 @@ pub(crate) const LONGEST: usize = 256 << 20;
 
 /// A copy of a response that was received whole; `None` where it is compressed or too large.
 pub(crate) fn whole_capture(target: &str, headers: &HeaderMap, body: &Bytes, took: Duration) -> Option<Capture> {
-    let limits = CaptureLimits { each: LONGEST, together: LONGEST };
-    let mut capture = Capture::new(Arc::new(Captures::new(limits)), target.to_owned(), Bytes::new());
+    let limits = CaptureLimits { each: LONGEST, together: LONGEST as u64 };
+    let mut capture = Capture::new(&Captures::new(limits), target.to_owned(), Bytes::new());
     capture.headers(headers);
     if media_type(headers).starts_with("text/event-stream") {
         capture = capture.splitting();

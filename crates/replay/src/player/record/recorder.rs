@@ -50,7 +50,7 @@ pub(crate) struct CassetteRecorder<S: Sink<Item = SinkEntry> = CassetteSink> {
     recorder: Recorder<S>,
     progress: Arc<RecorderProgress>,
     arrivals: Arc<OpenArrivals>,
-    captures: Arc<Captures>,
+    captures: Captures,
     completions: Arc<Completions>,
     counts: Arc<RecordCounts>,
     path: PathBuf,
@@ -208,7 +208,7 @@ impl<S: Sink<Item = SinkEntry>> CassetteRecorder<S> {
         let path = output.path.clone();
         let recorder = Recorder::start(sink, Arc::clone(&progress))
             .map_err(|source| CassetteError::Io { path: path.clone(), source })?;
-        let captures = Arc::new(Captures::new(COPIES));
+        let captures = Captures::new(COPIES);
         let completions = Arc::new(Completions::new(complete_within));
         let (is_full, is_unredacted) = (output.is_full, output.header.redact.is_off);
         Ok(Self { recorder, progress, arrivals, captures, completions, counts, path, is_full, is_unredacted })
@@ -273,7 +273,7 @@ impl<S: Sink<Item = SinkEntry>> PendingExchange<S> {
     /// A copy of its response, of which nothing has come yet.
     #[must_use]
     pub fn capture(&self) -> Capture {
-        Capture::new(Arc::clone(&self.ticket.recorder.captures), String::new(), Bytes::new())
+        Capture::new(&self.ticket.recorder.captures, String::new(), Bytes::new())
     }
 
     /// The completions of responses whose clients leave.
