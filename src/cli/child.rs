@@ -78,10 +78,22 @@ impl ChildEnvironment<'_> {
                 child.env(name, value);
             }
         }
-        if let Some(allowed) = allowed_hosts {
-            block_network(child, root, allowed);
+        match allowed_hosts {
+            Some(allowed) => block_network(child, root, allowed),
+            None => spare_own(child, root),
         }
     }
+}
+
+/// Has a command call this server without the proxy that the environment names.
+fn spare_own(child: &mut Command, root: &str) {
+    let variable = |name: &&str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let proxies = ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
+    let host = root.split_once("://").and_then(|(_, own)| own.rsplit_once(':')).map(|(host, _)| host);
+    let (Some(host), true) = (host, proxies.iter().any(|name| variable(name).is_some())) else { return };
+    let spared = ["no_proxy", "NO_PROXY"].iter().find_map(variable);
+    let spared = spared.map_or_else(|| host.to_owned(), |spared| format!("{spared},{host}"));
+    child.env("NO_PROXY", &spared).env("no_proxy", &spared);
 }
 
 /// Makes this server the proxy of a command's calls to all hosts but these.

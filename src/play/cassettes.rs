@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use http::{Method, request::Parts};
+use http::{Method, StatusCode, request::Parts};
 use http_body_util::BodyExt;
 use tokio::time::Instant;
 
@@ -34,7 +34,10 @@ use crate::{
         state::ServerState,
     },
     replay::{
-        account::http::put,
+        account::{
+            http::{plain, put},
+            upstream_of,
+        },
         delivery::Clock,
         player::{CassettePlayer, Decided, Decision, ReceivedRequest, ReplayedResponse, SemanticReplies, Unanswered},
     },
@@ -74,6 +77,9 @@ impl Intercept for Cassettes {
         let response = match decision {
             Decision::Answer(response) => response.map(Body::new),
             Decision::Replay(response) => Box::pin(self.deliver(*response, permit, clock)).await,
+            Decision::Pass(request) if is_of_named_upstream(&request) => {
+                plain(StatusCode::NOT_FOUND, "no record of the upstream that this request names").map(Body::new)
+            }
             Decision::Pass(request) => return ControlFlow::Continue(request.map(Body::new)),
             Decision::Forward(forward) => {
                 drop(permit);
@@ -82,6 +88,12 @@ impl Intercept for Cassettes {
         };
         ControlFlow::Break(in_session(response, session.as_deref()))
     }
+}
+
+/// Returns whether a request reads what an upstream with a name has: the server's own list of models is not its.
+fn is_of_named_upstream<B>(request: &http::Request<B>) -> bool {
+    let names_any = matches!(upstream_of(request.extensions()), Ok(Some(_)));
+    names_any && request.method() == Method::GET && request.uri().path().starts_with("/v1/")
 }
 
 impl Cassettes {

@@ -73,6 +73,13 @@ def test_thirty_tests_are_recorded_once_and_played_in_parallel(project, run):
     assert files(project) == recorded
 
 
+def test_a_proxy_of_the_environment_is_for_other_servers(project, run, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    one(project)
+    run("--vcr-mode=once").assert_outcomes(passed=1)
+    run().assert_outcomes(passed=1)
+
+
 def test_a_deleted_cassette_is_recorded_again_and_no_other(project, run):
     project.makepyfile(test_agent=THIRTY)
     run("--vcr-mode=once", "-n", "4").assert_outcomes(passed=30)

@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import shlex
+import urllib.parse
 from pathlib import Path
 from typing import Any, Generator, Iterator
 
@@ -155,6 +156,11 @@ def vcr_cassette(request: pytest.FixtureRequest, vcr_server: Server) -> Iterator
         for name in _KEYS:
             if not os.environ.get(name):
                 patch.setenv(name, "vcr")
+        # Proxies of the environment are for other servers.
+        host = urllib.parse.urlsplit(session.url).hostname
+        spared = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+        for name in ("NO_PROXY", "no_proxy"):
+            patch.setenv(name, f"{spared},{host}" if spared else f"{host}")
         item.stash[_SESSION] = session
         yield session
     try:

@@ -17,7 +17,7 @@ use crate::{
         output,
     },
     recording::{
-        canonical::{BodyDifference, CanonicalKey, CanonicalRules, Identity, differences},
+        canonical::{BodyDifference, CanonicalRules, Identity, differences},
         cassette::{self, CassetteRecord, Identified, identified, shown_by_order},
         mcp::McpRecord,
     },
@@ -136,6 +136,14 @@ impl DiffRecord {
             ComparedRequest::Mcp(_, identity) => format!("{} {}", identity.route, named(identity).unwrap_or_default()),
         }
     }
+
+    /// The user's messages, and how many there are of anyone. Which request of a run this is shows in them, whatever the system's say.
+    fn said(&self) -> String {
+        let Some(messages) = self.0.body.messages() else { return String::new() };
+        let is_of_user = |message: &&Value| message.get("role").is_some_and(|role| role == "user");
+        let said: Vec<String> = messages.iter().filter(is_of_user).map(Value::to_string).collect();
+        format!(" {} {}", messages.len(), said.join(" "))
+    }
 }
 
 fn load(path: &Path) -> Result<Vec<DiffRecord>, Failure> {
@@ -144,23 +152,23 @@ fn load(path: &Path) -> Result<Vec<DiffRecord>, Failure> {
     Ok(records.into_iter().zip(identified).map(|(record, identified)| DiffRecord::new(record, identified)).collect())
 }
 
+/// The records that are compared: those of equal requests, then those in which the user says the same, then those of one boundary.
 fn pairs<'a>(old: &'a [DiffRecord], new: &'a [DiffRecord]) -> Vec<(Option<&'a DiffRecord>, Option<&'a DiffRecord>)> {
-    let mut by_key: HashMap<CanonicalKey, VecDeque<usize>> = HashMap::new();
-    old.iter().enumerate().for_each(|(at, known)| by_key.entry(known.identity().key).or_default().push_back(at));
-    let mut partner: Vec<Option<usize>> =
-        new.iter().map(|known| by_key.get_mut(&known.identity().key).and_then(VecDeque::pop_front)).collect();
-    let mut left: Vec<usize> = by_key.into_values().flatten().collect();
-    left.sort_unstable();
-    let mut by_boundary: HashMap<String, VecDeque<usize>> = HashMap::new();
-    for at in left {
-        let boundary = old.get(at).map(DiffRecord::boundary).unwrap_or_default();
-        by_boundary.entry(boundary).or_default().push_back(at);
+    let ways: [fn(&DiffRecord) -> String; 3] =
+        [|known| known.identity().key.to_string(), |known| known.boundary() + &known.said(), DiffRecord::boundary];
+    let mut partner: Vec<Option<usize>> = vec![None; new.len()];
+    let mut left: Vec<usize> = (0..old.len()).collect();
+    for name in ways {
+        let mut places: HashMap<String, VecDeque<usize>> = HashMap::new();
+        for at in left {
+            old.get(at).into_iter().for_each(|known| places.entry(name(known)).or_default().push_back(at));
+        }
+        for (known, partner) in new.iter().zip(&mut partner).filter(|(_, partner)| partner.is_none()) {
+            *partner = places.get_mut(&name(known)).and_then(VecDeque::pop_front);
+        }
+        left = places.into_values().flatten().collect();
+        left.sort_unstable();
     }
-    for (known, partner) in new.iter().zip(&mut partner).filter(|(_, partner)| partner.is_none()) {
-        *partner = by_boundary.get_mut(&known.boundary()).and_then(VecDeque::pop_front);
-    }
-    let mut left: Vec<usize> = by_boundary.into_values().flatten().collect();
-    left.sort_unstable();
     let paired = new.iter().zip(partner).map(|(known, partner)| (partner.and_then(|at| old.get(at)), Some(known)));
     paired.chain(left.into_iter().map(|at| (old.get(at), None))).collect()
 }

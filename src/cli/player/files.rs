@@ -3,7 +3,7 @@
 use std::{
     collections::HashSet,
     fs,
-    io::ErrorKind::NotFound,
+    io::{self, ErrorKind::NotFound},
     path::{Path, PathBuf},
 };
 
@@ -26,7 +26,7 @@ pub(super) fn all_files(paths: &[PathBuf], how: &dyn Fn(&Path) -> String) -> Res
     once(&files).map(|()| files)
 }
 
-/// The files of all paths; a directory stands for its cassettes, by name.
+/// The files of all paths; a directory stands for its cassettes, by name, and then for those of the folders in it.
 pub(in crate::cli) fn files(paths: &[PathBuf], how: &dyn Fn(&Path) -> String) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     for path in paths {
@@ -39,6 +39,9 @@ pub(in crate::cli) fn files(paths: &[PathBuf], how: &dyn Fn(&Path) -> String) ->
         let mut found = storage::entries(path, object.as_ref()).map_err(io)?;
         found.retain(|path| is_cassette(path));
         found.sort();
+        if object.is_none() {
+            found.extend(below(path).map_err(io)?);
+        }
         if found.is_empty() {
             let nothing = format!("{} has no cassettes (*.yaml)", path.display());
             return Err(Failure::input(nothing).hint(how(path)));
@@ -46,6 +49,26 @@ pub(in crate::cli) fn files(paths: &[PathBuf], how: &dyn Fn(&Path) -> String) ->
         files.extend(found);
     }
     Ok(files)
+}
+
+/// The cassettes of the folders in a folder, without links. Other programs' files may be there: what has no version of a cassette is none.
+fn below(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut folders = storage::entries(folder, None)?;
+    let is_hidden = |path: &Path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    folders.retain(|path| path.symlink_metadata().is_ok_and(|found| found.is_dir()) && !is_hidden(path));
+    folders.sort();
+    let mut found = Vec::new();
+    for folder in folders {
+        let mut own = storage::entries(&folder, None)?;
+        let has_version = |line: &str| line.starts_with("vcr:") || line.starts_with("{\"vcr\"");
+        own.retain(|path| {
+            is_cassette(path) && fs::read_to_string(path).is_ok_and(|text| text.lines().any(has_version))
+        });
+        own.sort();
+        found.extend(own);
+        found.extend(below(&folder)?);
+    }
+    Ok(found)
 }
 
 /// The cassettes of all paths; a folder stands for its own.

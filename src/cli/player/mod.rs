@@ -120,6 +120,7 @@ pub(in crate::cli) fn cassette_player(
         ids: args.ids,
         admin: settings.admin.beside(),
         sessions_overwrite: args.admin_overwrite,
+        folder: settings.paths.first().filter(|path| path.is_dir()).map(|path| path.components().collect()),
         sessions_only,
         secrets: redaction::rules(settings.redaction)?,
         supplied: redaction::supplied(args.secrets.as_deref(), settings.redaction)?,

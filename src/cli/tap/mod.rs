@@ -6,7 +6,7 @@ pub(in crate::cli) mod engine_core;
 mod playback;
 pub(in crate::cli) mod setup;
 
-use std::{net::SocketAddr, process::ExitCode};
+use std::{net::SocketAddr, path::Path, process::ExitCode};
 
 use clap::Arg;
 use tokio::{
@@ -135,6 +135,7 @@ pub(in crate::cli) fn check(args: &mut TapArgs, typed: &Typed<'_>) -> Result<(),
     storage::check(&args.trace_out)
         .map_err(|error| Failure::usage(format!("--trace-out {}: {error}", shown.display())))?;
     cassette::choose_file(args);
+    refuse_name(&args.trace_out)?;
     let file = args.trace_out.display();
     let is_cassette = is_cassette(&args.trace_out);
     if is_cassette && args.cassettes.on_miss == Some(OnMiss::Random) {
@@ -167,6 +168,17 @@ pub(in crate::cli) fn check(args: &mut TapArgs, typed: &Typed<'_>) -> Result<(),
         }
         _ => Ok(()),
     }
+}
+
+/// Refuses a name that says neither trace nor cassette. One that ends in .json may be meant as either, and a trace keeps no content.
+fn refuse_name(path: &Path) -> Result<(), Failure> {
+    let name = path.to_string_lossy().to_ascii_lowercase();
+    if is_cassette(path) || name == "-" || [".jsonl", ".gz"].iter().any(|suffix| name.ends_with(suffix)) {
+        return Ok(());
+    }
+    let shown = storage::shown(path);
+    let hint = "name a cassette FILE.yaml, or a trace FILE.jsonl or FILE.jsonl.gz";
+    Err(Failure::usage(format!("{}: the name says neither cassette nor trace", shown.display())).hint(hint))
 }
 
 /// A tap before itself would send every request round and round.

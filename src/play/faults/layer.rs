@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::Value;
 use tokio::time::sleep;
 use tower::Service;
+use xxhash_rust::xxh3::Xxh3;
 
 use super::{
     observed::{ObservedSide, ServedBody, SharedResponse},
@@ -34,6 +35,9 @@ use crate::{
         player::{ConcernsRecord, OnReply, ReplacedRecords, SemanticReplies, SemanticReply, why_unanswerable},
     },
 };
+
+/// Header by which clients count their tries.
+const RETRY_COUNT: &str = "x-stainless-retry-count";
 
 const LARGEST_PAGE: usize = 64 << 20;
 
@@ -66,7 +70,7 @@ impl Intercept for FaultLayer {
     where
         S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Send,
     {
-        let (request, mut faulted) = match self.choose(request).await {
+        let (mut request, mut faulted) = match self.choose(request).await {
             Ok(chosen) => chosen,
             Err(refused) => return refused,
         };
@@ -76,6 +80,7 @@ impl Intercept for FaultLayer {
             Some(response) => Some(response),
             None => faulted.before_answer(|it| it.fault.selection.record.is_none()).await,
         };
+        self.note_try(&mut request, (&faulted.requested, early.is_some()));
         let mut response = match early {
             Some(response) => faulted.answers_first(response),
             None => match faulted.announced(request) {
@@ -120,6 +125,23 @@ struct FaultedRequest {
 }
 
 impl FaultLayer {
+    /// Notes a try that is answered by a fault. The retry of one that was is none to records, none of which was served to it.
+    fn note_try(&self, request: &mut Request, (body, has_failed): (&Bytes, bool)) {
+        let is_retry = request.headers().get(RETRY_COUNT).is_some_and(|count| count != "0");
+        if !has_failed && !is_retry {
+            return;
+        }
+        let mut hasher = Xxh3::new();
+        hasher.update(request.uri().path().as_bytes());
+        hasher.update(body);
+        let (key, mut failed) = (hasher.digest128(), self.faults.failed.lock());
+        if has_failed {
+            failed.add(key, is_retry);
+        } else if failed.take(key) {
+            request.headers_mut().remove(RETRY_COUNT);
+        }
+    }
+
     /// Chooses the faults of a request.
     /// Errors: the response to a request whose body or headers are wrong.
     async fn choose(&self, request: Request) -> Result<(Request, FaultedRequest), Response> {

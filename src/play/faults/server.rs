@@ -17,7 +17,7 @@ use crate::{
     base::lock::Lock,
     faults::{Fault, FaultKind, FaultSet, FaultSyntaxError, ServedNames},
     recording::cassette::{CassetteError, FaultReader, RecordFault},
-    replay::account::DEFAULT_SESSION,
+    replay::{account::DEFAULT_SESSION, player::FailedTries},
 };
 
 /// Maximum number of faults that a request may name itself.
@@ -43,6 +43,8 @@ pub struct ServerFaults {
     /// Failures in llm-d-inference-sim's words and as faults, which are tried between the lines and those of records.
     failures: Lock<(InjectedFailures, Vec<Fault>)>,
     log: Option<Arc<ServedLog>>,
+    /// Requests that a fault answered before a record could.
+    pub(super) failed: Lock<FailedTries>,
 }
 
 impl ServerFaults {

@@ -112,3 +112,22 @@ async fn a_chat_answers_responses_where_it_may() {
     let chat = json!({"model": "m", "messages": [{"role": "user", "content": "Too much"}]});
     assert_eq!(play.send(CHAT, &chat).await.header("x-vcr-match"), Some("canonical"));
 }
+
+#[tokio::test]
+async fn reasoning_has_either_name_in_a_stream() {
+    for name in ["reasoning", "reasoning_content"] {
+        let said = format!("message: {{role: assistant, {name}: Hmm. So, content: It is}}");
+        let shelf = Shelf::with(&TAPE.replace("message: {role: assistant, content: It is 15 degrees.}", &said));
+        let play = shelf.play(&["--cross-api", "--on-exhausted", "last"]);
+        let mut next = first_message(true);
+        next["messages"].as_array_mut().unwrap().extend([
+            json!({"role": "assistant", "content": [{"type": "text", "text": "Let me look."},
+                {"type": "tool_use", "id": "call_1", "name": "weather", "input": {"city": "London"}}]}),
+            json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call_1", "content": "15 degrees"}]}),
+        ]);
+        let answer = play.send("/v1/messages", &next).await;
+        let events = data(&answer.events());
+        let thinking: String = events.iter().filter_map(|event| event["delta"]["thinking"].as_str()).collect();
+        assert_eq!(thinking, "Hmm. So", "{name}: {}", answer.text());
+    }
+}

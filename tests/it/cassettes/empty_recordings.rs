@@ -125,3 +125,17 @@ fn a_conversion_that_leaves_out_everything_is_a_no() {
         assert!(!std::path::Path::new(&to).exists());
     }
 }
+
+#[test]
+fn a_name_that_says_neither_cassette_nor_trace_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a.json", "a", "a.yam"] {
+        let file = folder.path().join(name);
+        let output =
+            vcr(&["tap", "--upstream", "http://127.0.0.1:9", "--cassette", file.to_str().unwrap(), "--", "true"]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains("says neither cassette nor trace") && text.contains("FILE.yaml"), "{text}");
+        assert!(!file.exists(), "{text}");
+    }
+}

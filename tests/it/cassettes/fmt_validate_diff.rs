@@ -68,6 +68,35 @@ fn diff_pairs_equal_requests_and_tells_what_changed() {
 }
 
 #[test]
+fn diff_pairs_what_the_user_says_where_all_prompts_changed() {
+    let asked = |system: &str, city: &str| {
+        let messages = serde_json::json!([{"role": "system", "content": system}, {"role": "user", "content": city}]);
+        let body = serde_json::json!({"model": "m", "messages": messages});
+        format!(
+            "- request: POST /v1/chat/completions\n  body: {body}\n  answer: {{message: {{role: assistant, content: {city}}}}}\n"
+        )
+    };
+    let old = Shelf::with(&tape(&["Rome", "Oslo"].map(|city| asked("Be kind.", city))));
+    let new = Shelf::with(&tape(&["Oslo", "Rome"].map(|city| asked("Be brief.", city))));
+    let (code, text) = ran(&["cassette", "diff", old.name(), new.name()]);
+    assert!(code == 1 && text.contains("Be brief.") && !text.contains("answer"), "{text}");
+}
+
+#[test]
+fn a_folder_stands_for_the_cassettes_below_it_too() {
+    let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
+    let folder = shelf.folder.path();
+    let of_test = folder.join("test_agent");
+    std::fs::create_dir_all(of_test.join("deep")).unwrap();
+    let key = record(&["the key sk-proj-Zm9vYmFyYmF6cXV4cXV1eGNvcmdlZ3JhdWx0 is secret"], "A");
+    std::fs::write(of_test.join("deep/test_key.yaml"), tape(&[key])).unwrap();
+    std::fs::write(of_test.join("settings.yaml"), "other: 1\n").unwrap();
+    let (code, said) = ran(&["cassette", "validate", folder.to_str().unwrap()]);
+    assert!(code == 3 && said.contains("tape.yaml: 1 record") && said.contains("deep/test_key.yaml:3"), "{said}");
+    assert!(!said.contains("settings.yaml"), "{said}");
+}
+
+#[test]
 fn recorded_line_feeds_begin_no_line_of_what_is_printed() {
     let forging = |word: &str| {
         let body = serde_json::json!({"model": "m", "messages": [], "a\nforged: 1": word, "b\rforged: 2": word});

@@ -75,6 +75,26 @@ fn own_calls_pass_through_any_proxy_variable_and_allowed_hosts_directly() {
     assert!(text.lines().count() == 2 && text.lines().all(|line| line.ends_with(",db.internal")), "{text}");
 }
 
+#[test]
+fn a_command_calls_the_server_without_the_proxy_of_its_environment() {
+    let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
+    let shown = "echo $NO_PROXY; echo $no_proxy";
+    for (variables, spared) in [
+        (&[("HTTP_PROXY", "http://127.0.0.1:9"), ("no_proxy", "db.internal")][..], "db.internal,127.0.0.1"),
+        (&[("https_proxy", "http://127.0.0.1:9")][..], "127.0.0.1"),
+        (&[][..], ""),
+    ] {
+        let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_vllm-vcr"));
+        program.args(["play", "--port", "0", "--cassette", shelf.name(), "--", "sh", "-c", shown]);
+        for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"] {
+            program.env_remove(name).env_remove(name.to_ascii_lowercase());
+        }
+        let output = program.envs(variables.iter().copied()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(text, format!("{spared}\n{spared}\n"), "{}", log(&output));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_passes_by_a_recording() {
     let upstream = engine().await;

@@ -182,7 +182,8 @@ async fn errors_and_faults_are_records() {
         "- request: POST {CHAT}\n  body: {}\n  answer: {{status: 429, headers: {{retry-after: \"2\"}}, error: {{message: slow down}}}}\n",
         chat(&["limit"])
     );
-    let shelf = Shelf::with(&tape(&[limit, fault("reset", "reset"), fault("truncate", "truncate")]));
+    let whole = fault("whole", "reset");
+    let shelf = Shelf::with(&tape(&[limit, fault("reset", "reset"), fault("truncate", "truncate"), whole]));
     let play = shelf.play(&[]);
     let limited = play.send(CHAT, &chat(&["limit"])).await;
     assert_eq!((limited.status, limited.header("retry-after")), (429, Some("2")));
@@ -195,6 +196,10 @@ async fn errors_and_faults_are_records() {
         assert_eq!((answer.complete, answer.pieces.len()), (name == "truncate", 2), "{name}: {answer:?}");
         assert!(!answer.body().contains("[DONE]"));
     }
+    // No client takes it for an answer, whichever form it asks for.
+    let request = crate::support::peer::post(CHAT, &chat(&["whole"]).to_string());
+    let answer = crate::support::peer::exchange(play.address, &request).await;
+    assert!(answer.body().is_empty() && !answer.head.contains("content-length: 0"), "{answer:?}");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 
-use super::{CHAT, Shelf, chat, record, tape};
+use super::{CHAT, Shelf, chat, record, said, tape};
 use crate::support::{
     client::{self, Answer, post},
     peer::{End, Script, Upstream, answer},
@@ -28,6 +28,19 @@ async fn overloaded() -> Upstream {
             }
         };
         Script { pieces, end: End::KeepAlive }
+    })
+    .await
+}
+
+/// An engine whose chats have these statuses, and say which one each is.
+async fn of_statuses(statuses: &'static [&'static str]) -> Upstream {
+    let chats = AtomicU64::new(0);
+    Upstream::start(move |request| {
+        let at = if request.starts_with(b"POST") { chats.fetch_add(1, Relaxed) } else { u64::MAX };
+        let status = usize::try_from(at).ok().and_then(|at| statuses.get(at)).copied().unwrap_or("404 Not Found");
+        let choice =
+            json!({"index": 0, "message": {"role": "assistant", "content": at.to_string()}, "finish_reason": "stop"});
+        Script { pieces: answer(status, &json!({"id": "c", "choices": [choice]}).to_string()), end: End::KeepAlive }
     })
     .await
 }
@@ -140,4 +153,43 @@ async fn a_failure_that_comes_late_has_its_length_as_the_engine_sends_it() {
     assert_eq!(answer.header("content-length"), Some(answer.body.len().to_string().as_str()), "{names:?}");
     let place = |name: &str| names.iter().position(|header| *header == name);
     assert!(place("transfer-encoding").is_none() && place("content-length") < place("content-type"), "{names:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_of_a_failure_that_is_not_recorded_is_a_record_of_its_own() {
+    let upstream = of_statuses(&["200 OK", "500 X", "200 OK"]).await;
+    let shelf = Shelf::empty();
+    let tap = shelf.tap(&upstream, &[]);
+    for count in ["0", "0", "1"] {
+        attempt(&tap, count).await;
+    }
+    tap.stop();
+    assert!(!shelf.text().contains("retry_of"), "{}", shelf.text());
+    let play = shelf.play(&["--strict"]);
+    let served = [said(&attempt(&play, "0").await), said(&attempt(&play, "0").await)];
+    assert_eq!((served, play.stop().0), (["0", "2"].map(str::to_owned), 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_of_a_request_that_had_no_record_goes_where_that_went() {
+    let upstream = of_statuses(&["500 X", "200 OK"]).await;
+    let shelf = Shelf::with(&tape(&[record(&["a"], "recorded")]));
+    let tap = shelf.tap(&upstream, &["--mode", "new-episodes"]);
+    assert_eq!(said(&attempt(&tap, "0").await), "recorded");
+    assert_eq!(attempt(&tap, "0").await.status, 500);
+    assert_eq!(said(&attempt(&tap, "1").await), "1");
+    tap.stop();
+    let play = shelf.play(&["--strict"]);
+    let served = [said(&attempt(&play, "0").await), said(&attempt(&play, "0").await)];
+    assert_eq!((served, play.stop().0), (["recorded", "1"].map(str::to_owned), 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_of_a_request_that_a_fault_answered_has_the_next_record() {
+    let shelf = Shelf::with(&tape(&["A", "B", "C"].map(|said| record(&["a"], said))));
+    let play = shelf.play(&["--strict", "--fault", "503 where nth=2"]);
+    assert_eq!(said(&attempt(&play, "0").await), "A");
+    assert_eq!(attempt(&play, "0").await.status, 503);
+    assert_eq!([said(&attempt(&play, "1").await), said(&attempt(&play, "0").await)], ["B", "C"].map(str::to_owned));
+    assert_eq!(play.stop().0, 0);
 }

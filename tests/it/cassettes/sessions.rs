@@ -122,6 +122,7 @@ async fn what_no_session_can_be_is_refused() {
         (json!({"name": "x", "mode": "all"}), "of its own"),
         (json!({"name": "x", "cassette": "n.yaml", "mode": "all"}), "upstream"),
         (json!({"name": "x", "match": "psychic"}), "psychic"),
+        (json!({"name": "x", "casette": "tape.yaml"}), "`casette` is not known"),
     ] {
         let refused = open(&play, body.clone()).await;
         assert_eq!(refused.status, 400, "{body}");

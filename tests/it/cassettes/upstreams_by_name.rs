@@ -114,6 +114,10 @@ async fn a_request_to_another_upstream_is_a_miss_and_never_leaves() {
     let models = client::send(play.address, &get("/v1/models")).await.json();
     assert_eq!(models["data"].as_array().unwrap().len(), 1, "{models}");
     assert_eq!(models["data"][0]["id"], "m", "{models}");
+    for upstream in ["two", "nope"] {
+        let models = client::send(play.address, &get(&format!("/vcr/u/{upstream}/v1/models"))).await;
+        assert_eq!(models.status, 404, "the list of another upstream: {}", models.text());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -389,3 +389,23 @@ async fn case_16_odd_bytes_pass_and_end_nothing() {
     let requests = server.requests.lock().unwrap();
     assert!(requests.iter().any(|request| request.ends_with(deep.as_bytes())));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_names_a_second_endpoint_is_broken_before_it_does() {
+    let server = server(|_| events("", &["event: endpoint\ndata: /messages?sid=s0\n\n"], End::Silence)).await;
+    let shelf = Shelf::empty();
+    let (tap, _llm) = tap_before(&shelf, &server, &[]).await;
+    let request = Request {
+        method: "GET",
+        path: "/mcp/shop",
+        headers: vec![("accept", "text/event-stream"), ("connection", "close")],
+        body: Vec::new(),
+    };
+    let mut stream = client::open(tap.address, &request).await;
+    let mut seen = Vec::new();
+    let _broken = stream.read_to_end(&mut seen).await;
+    let seen = String::from_utf8_lossy(&seen);
+    assert!(seen.starts_with("HTTP/1.1 200") && !seen.contains("/messages"), "{seen}");
+    let (_, log) = tap.stop();
+    assert!(log.contains("shop has the transport of two endpoints (2024-11-05)"), "{log}");
+}

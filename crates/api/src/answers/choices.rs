@@ -106,6 +106,11 @@ fn add_delta(message: &mut Map<String, Value>, delta: &Map<String, Value>) {
                 Some(Value::Object(known)) => add_fields(known, more),
                 _ => drop(message.insert(name.clone(), value.clone())),
             },
+            // Such as the details of reasoning, of which each event has the next ones.
+            (_, Value::Array(more)) => match message.get_mut(name) {
+                Some(Value::Array(known)) => known.extend(more.iter().cloned()),
+                _ => drop(message.insert(name.clone(), value.clone())),
+            },
             (_, value) => drop(message.insert(name.clone(), value.clone())),
         }
     }
@@ -134,11 +139,19 @@ fn add_call(calls: &mut Vec<Value>, part: &Value) {
     if let Some(id) = part.get("id").filter(|id| id.is_string()) {
         call.insert("id".to_owned(), id.clone());
     }
+    add_fields(call, &of_provider(part));
     let Some(function) = call.get_mut("function").and_then(Value::as_object_mut) else { return };
     for name in ["name", "arguments"] {
         let more = part.get("function").and_then(|function| function.get(name)).and_then(Value::as_str);
         more.into_iter().for_each(|more| append(function, name, more));
     }
+}
+
+/// What a call has beside what every call has: fields that its provider wants back.
+fn of_provider(call: &Value) -> Map<String, Value> {
+    let is_usual = |name: &str| ["index", "id", "type", "name", "arguments", "function"].contains(&name);
+    let fields = call.as_object().into_iter().flatten().filter(|(name, value)| !is_usual(name) && !value.is_null());
+    fields.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 /// The events of choices: a role where it is a chat, texts and calls in pieces, the end of each choice, token counts where
@@ -253,7 +266,9 @@ fn values(message: &Map<String, Value>, pieces: Option<usize>) -> Vec<Value> {
     }
     for (index, call) in list(message, "tool_calls").iter().enumerate() {
         let CallView { id, name, arguments } = CallView::read(call);
-        let start = json!({"index": index, "id": id, "type": "function", "function": {"name": name, "arguments": ""}});
+        let mut start =
+            json!({"index": index, "id": id, "type": "function", "function": {"name": name, "arguments": ""}});
+        start.as_object_mut().into_iter().for_each(|start| start.extend(of_provider(call)));
         values.push(json!({"tool_calls": [start]}));
         let part = |piece: String| json!({"tool_calls": [{"index": index, "function": {"arguments": piece}}]});
         values.extend(split(&arguments, pieces).into_iter().map(part));

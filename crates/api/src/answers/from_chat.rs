@@ -156,7 +156,8 @@ impl ChatStream {
             raw: RawText::default(),
             logprobs: logprobs.as_deref(),
             content: delta["content"].as_str(),
-            reasoning: delta["reasoning"].as_str(),
+            // Engines call it by either name.
+            reasoning: delta["reasoning"].as_str().or_else(|| delta["reasoning_content"].as_str()),
             refusal: delta["refusal"].as_str(),
             calls: &calls,
             finish: choice["finish_reason"].as_str(),

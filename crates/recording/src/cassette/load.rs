@@ -66,7 +66,7 @@ impl Cassette {
 /// Returns true if a path is that of a cassette by its name.
 #[must_use]
 pub fn is_cassette(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+    path.extension().is_some_and(|end| end.eq_ignore_ascii_case("yaml") || end.eq_ignore_ascii_case("yml"))
 }
 
 /// Reads a cassette and its sidecar.

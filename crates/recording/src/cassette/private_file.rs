@@ -15,7 +15,9 @@ pub(super) fn partial(path: &Path) -> PathBuf {
 /// The file that a name leads to where it is a link: what is written and renamed to that name would take the link's place.
 pub(super) fn followed(path: &Path) -> PathBuf {
     let is_link = fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
-    let target = is_link.then(|| fs::canonicalize(path).ok()).flatten();
+    // It may lead to a file that is not there yet.
+    let missing = || Some(path.parent()?.join(fs::read_link(path).ok()?));
+    let target = is_link.then(|| fs::canonicalize(path).ok().or_else(missing)).flatten();
     target.unwrap_or_else(|| path.to_owned())
 }
 
@@ -43,4 +45,17 @@ pub(super) fn private() -> OpenOptions {
         options.mode(0o600).custom_flags(flags.bits().cast_signed());
     }
     options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_leads_to_a_file_that_is_not_there_yet() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("tape.yaml");
+        std::os::unix::fs::symlink("kept.yaml", &link).unwrap();
+        assert_eq!(followed(&link), folder.path().join("kept.yaml"));
+    }
 }

@@ -157,7 +157,8 @@ fn headers(node: &YamlNode) -> Result<Vec<(String, String)>, Wrong> {
 }
 
 /// Fields of the only choice, which stand in the answer itself.
-pub(super) const OF_CHOICE: [&str; 6] = ["message", "text", "finish_reason", "stop_reason", "logprobs", "index"];
+pub(super) const OF_CHOICE: [&str; 7] =
+    ["message", "text", "finish_reason", "native_finish_reason", "stop_reason", "logprobs", "index"];
 
 fn timing(node: &YamlNode) -> Result<Sidecar, Wrong> {
     let wrong = |line, key| Wrong::at(line, format!("`timing.{key}`: times are milliseconds, from 0 on"));

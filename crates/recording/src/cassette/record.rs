@@ -10,7 +10,7 @@ use super::{
     moments::{Moment, Sidecar},
 };
 use crate::{
-    canonical::{McpCall, SharedBody, SharedList, mcp_summary},
+    canonical::{CanonicalKey, CanonicalRules, McpCall, RequestParts, SharedBody, SharedList, mcp_summary},
     redaction::{NoPlaceholder, Placeholder},
 };
 use api::is_set;
@@ -222,6 +222,13 @@ impl CassetteRecord {
     #[must_use]
     pub fn compared(&self) -> Cow<'_, SharedBody> {
         self.raw.as_deref().map_or(Cow::Borrowed(&self.body), |bytes| Cow::Owned(named_bytes(bytes).into()))
+    }
+
+    /// The key of its request by the default rules.
+    #[must_use]
+    pub fn key(&self) -> CanonicalKey {
+        let Self { method, path, headers, .. } = self;
+        CanonicalRules::default().identify(&RequestParts { method, path, headers, body: &self.compared() }).key
     }
 
     /// Returns true if the response is as it was recorded, so that the sidecar's events belong to it.

@@ -40,10 +40,7 @@ use super::{
     threads::{ConversationChain, Threads, share},
     write::{ToolsForm, emit, record_text, tools_text, top},
 };
-use crate::{
-    canonical::{CanonicalRules, RequestParts},
-    storage,
-};
+use crate::storage;
 
 /// As many records may have come between a request and another try of it.
 const RETRIED_WITHIN: usize = 64;
@@ -304,12 +301,8 @@ impl CassetteWriter {
 
     /// The first try of a request, if it is among the last records; of equal requests, one that failed.
     fn first_try(&self, record: &CassetteRecord) -> Option<u64> {
-        let key = |record: &CassetteRecord| {
-            let CassetteRecord { method, path, headers, .. } = record;
-            CanonicalRules::default().identify(&RequestParts { method, path, headers, body: &record.compared() }).key
-        };
-        let (own, recent) = (key(record), self.records.list().iter().rev().take(RETRIED_WITHIN));
-        let equal: Vec<&CassetteRecord> = recent.into_iter().filter(|earlier| key(earlier) == own).collect();
+        let (own, recent) = (record.key(), self.records.list().iter().rev().take(RETRIED_WITHIN));
+        let equal: Vec<&CassetteRecord> = recent.into_iter().filter(|earlier| earlier.key() == own).collect();
         let has_failed = |record: &&&CassetteRecord| record.has_failed();
         let found = equal.iter().find(has_failed).or(equal.first())?;
         Some(found.retry_of.unwrap_or(found.id))

@@ -60,10 +60,17 @@ pub struct YamlError {
 /// For the first thing that is wrong.
 pub fn parse(text: &str) -> Result<YamlNode, YamlError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    document(text).or_else(|error| match with_whole_characters(text) {
+    let read = document(text).or_else(|error| match with_whole_characters(text) {
         Cow::Owned(text) => document(&text),
         Cow::Borrowed(_) => Err(error),
-    })
+    });
+    read.map_err(|error| in_conflict(text).unwrap_or(error))
+}
+
+/// The error of a text with both sides of a merge in it.
+fn in_conflict(text: &str) -> Option<YamlError> {
+    let line = text.lines().position(|line| line.starts_with("<<<<<<< "))? + 1;
+    Some(YamlError { line, message: "a merge left a conflict here (<<<<<<<): resolve it first".to_owned() })
 }
 
 /// A text without pairs of escapes for one character.

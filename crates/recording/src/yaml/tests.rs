@@ -184,6 +184,12 @@ fn any_value() -> impl Strategy<Value = Value> {
     })
 }
 
+#[test]
+fn a_conflict_of_a_merge_is_called_one() {
+    let error = parse("a: 1\n<<<<<<< HEAD\nb: 1\n=======\nb: 2\n>>>>>>> other\n").unwrap_err();
+    assert_eq!(error.to_string(), "line 2: a merge left a conflict here (<<<<<<<): resolve it first");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
     #[test]

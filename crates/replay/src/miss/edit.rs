@@ -23,8 +23,8 @@ pub(crate) struct Edit<'a> {
 /// Cause of an edit, which decides what helps.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Cause {
-    /// A text that no two runs share.
-    Volatile(&'static VolatileShape),
+    /// A text that no two runs share; or texts of two forms.
+    Volatile(&'static VolatileShape, Option<&'static VolatileShape>),
     /// Words of the conversation, or anything else within a message.
     Conversation,
     /// A message more or less.
@@ -55,7 +55,7 @@ fn of_difference(difference: &BodyDifference) -> Vec<Edit<'_>> {
     };
     let of_text = |edit: recording::canonical::TextEdit| {
         let volatile = volatile_edit(cut(&recorded, &edit.recorded), cut(&received, &edit.received));
-        let cause = volatile.map_or(cause, Cause::Volatile);
+        let cause = volatile.map_or(cause, |(shape, second)| Cause::Volatile(shape, second));
         Edit { difference, ranges: Some((edit.recorded, edit.received)), cause }
     };
     let found: Vec<Edit<'_>> = text_edits(&recorded, &received).into_iter().map(of_text).collect();

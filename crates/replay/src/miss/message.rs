@@ -190,8 +190,10 @@ pub(crate) fn one(edit: &Edit<'_>) -> String {
         (_, Cause::Form) => format!("{place} differs"),
         (Operation::Add, _) => format!("{place} was not recorded ({received})"),
         (Operation::Remove, _) => format!("{place} is missing (recorded {recorded})"),
-        (Operation::Replace, Cause::Volatile(shape)) => {
-            format!("{place} differs in {}: {received}, recorded {recorded}", shape.name)
+        (Operation::Replace, Cause::Volatile(shape, second)) => {
+            let names =
+                second.map_or_else(|| shape.name.to_owned(), |second| format!("{} and {}", shape.name, second.name));
+            format!("{place} differs in {names}: {received}, recorded {recorded}")
         }
         (Operation::Replace, _) => format!("{place} is {received}, recorded {recorded}"),
     }

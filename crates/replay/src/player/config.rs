@@ -95,6 +95,8 @@ base::with_defaults! {
         pub sessions_overwrite: bool,
         /// The folder of sessions' cassettes, where this is the player of a session with a cassette of its own.
         pub session_folder: Option<PathBuf>,
+        /// The folder that was named as the place of cassettes, where one was: those of sessions are in it too.
+        pub folder: Option<PathBuf>,
         /// The folder of sessions' cassettes, where only sessions with cassettes of their own are played and recorded.
         pub sessions_only: Option<PathBuf>,
         /// What becomes of a recording that is not ended: of a session that is opened again, or open when the server ends.

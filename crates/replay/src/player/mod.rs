@@ -15,6 +15,7 @@ mod config;
 mod convert;
 mod decide;
 mod drift;
+mod failed_tries;
 mod forward;
 mod incoming;
 mod index;
@@ -68,6 +69,7 @@ pub use crate::player::{
         match_command::{MatchCommand, PATIENCE},
     },
     drift::{DriftCheck, DriftFinding, DriftVerdict},
+    failed_tries::FailedTries,
     forward::{
         Forward,
         completion::{Completed, CompletedBody, Completions},

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{
     CassetteOutput, CassettePlayer, CassettePlayerError, HeaderRulesError, Mode, ModeExceptions, OnMiss, PlayerConfig,
@@ -18,6 +18,7 @@ use crate::{
     matching::requests::{RequestMatch, UnknownMatch},
     mcp::OnNovel,
 };
+use base::one_line::clipped;
 use recording::{
     cassette::{self, AnswersError, Cassette, CassetteError, Header, WriteMode},
     redaction::{RedactionRules, Redactor},
@@ -30,6 +31,8 @@ pub(super) enum SessionError {
     Name(#[from] SessionNameError),
     #[error("`{0}` has to be a text")]
     Text(&'static str),
+    #[error("`{}` is not known; a session has {}", .0, KEYS.join(", "))]
+    Key(String),
     #[error(
         "`cassette` has to be a file beside the cassettes that are played: no absolute path, no .., no link out of there"
     )]
@@ -252,7 +255,7 @@ impl CassettePlayer {
     }
 
     fn folder(&self) -> &Path {
-        if let Some(folder) = &self.config.sessions_only {
+        if let Some(folder) = self.config.sessions_only.as_ref().or(self.config.folder.as_ref()) {
             return folder;
         }
         let first = self.config.cassettes.first().map(|cassette| cassette.path.as_path());
@@ -287,6 +290,9 @@ fn recording(mode: Option<&str>, exists: bool) -> Result<(Mode, Option<WriteMode
     })
 }
 
+/// What may be said of a session that is opened.
+const KEYS: [&str; 8] = ["name", "cassette", "mode", "match", "on_miss", "record_with", "if_missing", "if_unended"];
+
 /// What a session does otherwise than the player around it.
 struct SessionChange<'a> {
     cassette: Option<&'a str>,
@@ -300,6 +306,10 @@ struct SessionChange<'a> {
 
 impl<'a> SessionChange<'a> {
     fn of(requested: &'a Value, secrets: &RedactionRules) -> Result<Self, SessionError> {
+        let mut keys = requested.as_object().into_iter().flat_map(Map::keys);
+        if let Some(unknown) = keys.find(|key| !KEYS.contains(&key.as_str())) {
+            return Err(SessionError::Key(clipped(unknown, 40)));
+        }
         let record_with = text(requested, "record_with")?;
         let is_shown = |line: &str| !line.contains(char::is_control) && Redactor::new(secrets).text(line).is_none();
         if record_with.is_some_and(|line| !is_shown(line)) {

@@ -3,13 +3,19 @@
 //! Methods, statuses, headers, streams and disconnects pass both ways; the tap sets `host`, adds the headers that were requested, and
 //! asks for no compression. Redirects are not followed.
 //!
-//! Limits: the transport of revision 2024-11-05, which names a second endpoint, is not supported. A request that a page of
+//! Limits: the transport of revision 2024-11-05, which names a second endpoint, is not supported: its stream is broken. A request that a page of
 //! another host makes is refused, since the server cannot see from its `host` any more that the page is foreign.
 
 use std::sync::Arc;
 
-use futures_util::future::{join, join_all};
-use http::{HeaderMap, Request, Response, StatusCode, header, request::Parts, uri::Uri};
+use bytes::Bytes;
+use futures_util::{
+    StreamExt,
+    future::{join, join_all},
+};
+use http::{HeaderMap, Method, Request, Response, StatusCode, header, request::Parts, uri::Uri};
+use http_body::Frame;
+use http_body_util::{BodyExt, BodyStream, StreamBody};
 use hyper::body::Incoming;
 
 use super::{McpCommand, McpRecorded, SharedPlayback, spawned::Spawned};
@@ -19,6 +25,7 @@ use crate::{
     proxy::Proxy,
     response::{broken_off, passed, refusal},
 };
+use net::server::{BodyError, media_type};
 use net::upstream::{NamedEndpoint, NamedUpstream, Observed, Relayed, UpstreamBody, UpstreamOptions};
 use recording::cassette::CassetteError;
 use replay::account::DEFAULT_SESSION;
@@ -30,6 +37,9 @@ const ROOT: &str = "/mcp/";
 
 /// Headers of a client that do not go on: a compressed response could not be read, and its session is one here.
 const WITHHELD: [&str; 2] = ["accept-encoding", "x-vcr-session"];
+
+/// Bytes of a stream in which its first event begins.
+const LONGEST_BEGIN: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct McpServers {
@@ -162,7 +172,11 @@ impl Proxy {
                 Gathered::Broken(error) => return Ok(broken_off(&error)),
             };
         server.address(&mut parts, &rest, &WITHHELD);
+        let reads = parts.method == Method::GET;
         Ok(match server.upstream.send(Request::from_parts(parts, body)).await {
+            Ok(response) if reads && media_type(response.headers()) == "text/event-stream" => {
+                without_endpoint(observed(response, observer), server.endpoint.name.clone())
+            }
             Ok(response) => observed(response, observer),
             Err(error) => {
                 observer.ended(ExchangeEnd::Unanswered);
@@ -191,6 +205,26 @@ fn observed(response: Response<UpstreamBody>, mut observer: ExchangeObserver) ->
         Ok(body) => Response::from_parts(parts, ProxyBody::Mcp(Box::new(body))),
         Err(body) => passed(Response::from_parts(parts, body), None),
     }
+}
+
+/// Breaks a stream that names a second endpoint: the client would send what follows, its credentials too, to that path here, which is
+/// the model's.
+fn without_endpoint(response: Response<ProxyBody>, name: String) -> Response<ProxyBody> {
+    let mut begun: Vec<u8> = Vec::new();
+    let checked = move |frame: Result<Frame<Bytes>, BodyError>| {
+        let frame = frame?;
+        let room = LONGEST_BEGIN.saturating_sub(begun.len());
+        begun.extend(frame.data_ref().into_iter().flatten().take(room));
+        let mut lines = begun.split(|byte| matches!(byte, b'\n' | b'\r'));
+        if lines.any(|line| matches!(line, b"event: endpoint" | b"event:endpoint")) {
+            tracing::warn!(
+                "the MCP server {name} has the transport of two endpoints (2024-11-05), which is not supported"
+            );
+            return Err(BodyError::Aborted("the transport of two endpoints is not supported"));
+        }
+        Ok(frame)
+    };
+    response.map(|body| ProxyBody::Played(Box::new(StreamBody::new(BodyStream::new(body).map(checked)).boxed_unsync())))
 }
 
 /// Whether a client of MCP sent this: it takes both kinds of answers, or names the protocol. Other requests are the engine's.

@@ -29,8 +29,8 @@ base::with_defaults! {
         matched: BTreeMap<usize, u64>,
         /// Requests that looked for a record, and those that were answered without a lookup.
         pub(crate) requests: u64,
-        /// The record that a request was served last.
-        last: BoundedCache<CanonicalKey, LastServed, RandomState> = BoundedCache::new(RETRY_BYTES, RETRY_ENTRY),
+        /// The record that a request was served last; none where the last one of its kind found none.
+        last: BoundedCache<CanonicalKey, Option<LastServed>, RandomState> = BoundedCache::new(RETRY_BYTES, RETRY_ENTRY),
         /// Hashes of the keys: a client chooses how long they are.
         idempotency_keys: BoundedCache<u64, (), RandomState> = BoundedCache::new(RETRY_BYTES, RETRY_ENTRY),
         hasher: RandomState,
@@ -208,6 +208,8 @@ impl RequestSession {
         if let Some(found) = earlier {
             return self.take(index, request, found);
         }
+        // Another try of this one is none of what was served before.
+        self.last.insert(request.identity.key, None, RETRY_ENTRY);
         let Some((by, candidates)) = exhausted else { return Lookup::Nothing };
         let on_exhausted = policy.on_exhausted(by, request.identity);
         match on_exhausted.choose(candidates.iter(), |record| self.times(record)) {
@@ -228,8 +230,8 @@ impl RequestSession {
 
     /// Marks that the client got a failure whole, so that another try of the request goes on to the next record.
     pub fn failed(&mut self, key: CanonicalKey, record: usize) {
-        if self.last.get(&key).is_some_and(|last| last.record == record) {
-            self.last.insert(key, LastServed { record, has_failed: true }, RETRY_ENTRY);
+        if self.last.get(&key).is_some_and(|last| last.is_some_and(|last| last.record == record)) {
+            self.last.insert(key, Some(LastServed { record, has_failed: true }), RETRY_ENTRY);
         }
     }
 
@@ -313,12 +315,13 @@ impl RequestSession {
             is_known
         });
         let is_again = policy.retries == Retries::Reserve && (is_known || request.is_retry);
-        self.last.get(&request.identity.key).filter(|_| is_again).copied()
+        self.last.get(&request.identity.key).filter(|_| is_again).copied().flatten()
     }
 
     fn take(&mut self, index: &CassetteIndex, request: &LookupRequest<'_>, found: FoundRecord) -> Lookup {
         self.served.add(found.record, self.requests);
-        self.last.insert(request.identity.key, LastServed { record: found.record, has_failed: false }, RETRY_ENTRY);
+        let last = LastServed { record: found.record, has_failed: false };
+        self.last.insert(request.identity.key, Some(last), RETRY_ENTRY);
         if counts_as_loose(index, request, &found) {
             *self.loose.entry(found.by.name()).or_default() += 1;
         }

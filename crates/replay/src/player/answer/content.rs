@@ -241,7 +241,9 @@ fn body(
         "choices": choices.iter().enumerate().map(choice).collect::<Vec<_>>(),
     });
     if let Some(fields) = body.as_object_mut() {
-        fields.extend(known("system_fingerprint").map(|fingerprint| ("system_fingerprint".to_owned(), fingerprint)));
+        for name in ["system_fingerprint", "provider"] {
+            fields.extend(known(name).map(|value| (name.to_owned(), value)));
+        }
         fields.insert("usage".to_owned(), usage);
     }
     body

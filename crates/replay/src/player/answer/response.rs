@@ -159,7 +159,9 @@ fn streamed_chunks(record: &CassetteRecord, totals: &[u32]) -> Vec<TokenChunk> {
 fn cut(mut schedule: ResponseSchedule, fault: Option<TransportFault>, content: &RecordedContent) -> ResponseSchedule {
     match (fault, content) {
         (Some(TransportFault { form: BreakForm::Truncate, .. }), RecordedContent::Body(_)) | (None, _) => {}
-        (Some(fault), _) => schedule.events.truncate(fault.after_events),
+        // Events of a stream are counted: no body is whole before the fault.
+        (Some(_), RecordedContent::Body(_)) => schedule.events.clear(),
+        (Some(fault), RecordedContent::Events(_)) => schedule.events.truncate(fault.after_events),
     }
     schedule
 }

@@ -20,10 +20,10 @@ pub(crate) struct Assembled {
 }
 
 /// Fields at the top of an answer that no two runs share.
-const HEAD: [&str; 6] = ["id", "created", "created_at", "completed_at", "system_fingerprint", "model"];
+const HEAD: [&str; 7] = ["id", "created", "created_at", "completed_at", "system_fingerprint", "provider", "model"];
 
 /// Fields of a choice that a file shows beside its text.
-const OF_CHOICE: [&str; 3] = ["finish_reason", "stop_reason", "logprobs"];
+const OF_CHOICE: [&str; 4] = ["finish_reason", "native_finish_reason", "stop_reason", "logprobs"];
 
 /// The token counts that a file shows: those that do not depend on what was asked before.
 const COUNTS: [&str; 4] = ["prompt_tokens", "completion_tokens", "input_tokens", "output_tokens"];
@@ -221,6 +221,38 @@ mod tests {
         let AnswerContent::Choices { choices, .. } = stream.content else { panic!("no choices") };
         assert_eq!(choices[0]["message"]["function_call"], json!({"name": "f", "arguments": "{\"a\": 1}"}));
         assert_eq!(choices[0]["message"]["audio"], json!({"id": "x", "transcript": "Hello", "expires_at": 7}));
+    }
+
+    #[test]
+    fn what_a_provider_wants_back_is_put_together() {
+        let delta = |delta: Value| json!({"id": "c", "provider": "p", "choices": [{"index": 0, "delta": delta}]});
+        let signed = json!({"google": {"thought_signature": "c2ln"}});
+        let call = json!({"index": 0, "id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}, "extra_content": signed});
+        let details = |text: &str| json!([{"type": "reasoning.text", "text": text, "index": 0}]);
+        let mut last = delta(json!({"reasoning_details": []}));
+        last["choices"][0]["native_finish_reason"] = json!("STOP");
+        let stream = events(
+            "/v1/chat/completions",
+            &moments(&[
+                delta(json!({"reasoning_details": details("Let ")})),
+                delta(json!({"reasoning_details": details("me.")})),
+                delta(json!({"tool_calls": [call]})),
+                last,
+            ]),
+        );
+        let AnswerContent::Choices { choices, .. } = stream.content else { panic!("no choices") };
+        let message = &choices[0]["message"];
+        assert_eq!(message["tool_calls"][0]["extra_content"], signed);
+        let both: Vec<Value> = [details("Let "), details("me.")].iter().map(|details| details[0].clone()).collect();
+        assert_eq!(message["reasoning_details"], json!(both));
+        assert_eq!((&choices[0]["native_finish_reason"], &stream.head["provider"]), (&json!("STOP"), &json!("p")));
+        let answer = Answer::read(Endpoint::Chat, json!({"choices": choices})).unwrap();
+        let again: Vec<Value> = answer
+            .events(&api::answers::Cut::default())
+            .iter()
+            .filter_map(|event| serde_json::from_str(&event.data).ok())
+            .collect();
+        assert_eq!(Answer::accumulate(Endpoint::Chat, &again).unwrap().fields()["choices"][0]["message"], *message);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use crate::{
     mcp::is_of_mcp,
     player::{
-        RecordErrors,
+        FailedTries, RecordErrors,
         record::{
             assemble,
             compare::ComparedWith,
@@ -69,6 +69,8 @@ pub(crate) enum EntryContent {
     Replayed(Box<RecordedExchange>),
     /// An exchange that is compared with a recorded answer; `None` where the upstream did not answer.
     Compared(Option<Box<Exchange>>, Box<ComparedWith>),
+    /// A request that the upstream did not answer.
+    Unanswered(Box<ExchangeRequest>),
 }
 
 base::with_defaults! {
@@ -90,6 +92,8 @@ base::with_defaults! {
         /// When what waits may be written again, and how many records and bytes of it were written.
         next_waiting: Instant = Instant::now(),
         written_waiting: (usize, usize),
+        /// Tries whose failures are not recorded.
+        failed: FailedTries,
         /// Values in the requests of what was written.
         earlier: SessionValues,
         /// Secrets that names show in what was written.
@@ -127,7 +131,7 @@ impl CassetteSink {
     }
 
     /// Makes the record of an exchange, unless it is compared only or must not be recorded.
-    fn made(&self, content: EntryContent, weight: usize) -> Option<WaitingRecord> {
+    fn made(&mut self, content: EntryContent, weight: usize) -> Option<WaitingRecord> {
         let (mut recorded, output_ids, session) = match content {
             EntryContent::Exchange(mut exchange) => {
                 let output_ids = std::mem::take(&mut exchange.output_ids);
@@ -143,13 +147,22 @@ impl CassetteSink {
                 with.compare(exchange, &self.secrets);
                 return None;
             }
+            EntryContent::Unanswered(request) => {
+                let ExchangeRequest { method, target: path, headers, body, raw, is_retry, .. } = *request;
+                let record = CassetteRecord { method, path, headers, body, raw, ..CassetteRecord::default() };
+                self.failed.add(record.key().number(), is_retry);
+                return None;
+            }
         };
         let status = judged_status(&recorded.record.answer);
         if !self.errors.includes(status) {
+            self.failed.add(recorded.record.key().number(), recorded.is_retry);
             tracing::warn!("an answer with status {status} is not recorded (--record-errors all records it)");
             self.counts.note(|report| report.skipped += 1);
             return None;
         }
+        // An equal record before the failure is another request's.
+        recorded.is_retry = recorded.is_retry && !self.failed.take(recorded.record.key().number());
         let redact = || secrets::redact(&self.secrets, &mut recorded.record, &mut recorded.side);
         let redacted = self.progress.searching(redact);
         if redacted.is_unsearched {

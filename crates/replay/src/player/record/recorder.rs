@@ -294,9 +294,11 @@ impl<S: Sink<Item = SinkEntry>> PendingExchange<S> {
     /// Counts an exchange that is not recorded because the upstream did not answer its request.
     pub fn unanswered(self, error: &UpstreamError) {
         self.ticket.unanswered(|| format!("{error}: {}", error.cause()));
-        if let Some(with) = self.with {
-            self.ticket.submit(EntryContent::Compared(None, with), 0);
-        }
+        let content = match self.with {
+            Some(with) => EntryContent::Compared(None, with),
+            None => EntryContent::Unanswered(Box::new(self.request)),
+        };
+        self.ticket.submit(content, 0);
     }
 
     /// Submits the exchange, which ends now; with the ids of every choice, where they are known.

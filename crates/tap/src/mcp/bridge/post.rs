@@ -213,7 +213,11 @@ impl Post {
 
     /// Answers a request with an error of the bridge's own.
     pub(super) async fn fail(&self, id: &str, code: i64, why: &str, status: StatusCode) {
-        let hint = if status == StatusCode::UNAUTHORIZED { "; give its key with --upstream-header" } else { "" };
+        let hint = match status {
+            StatusCode::UNAUTHORIZED => "; give its key with --upstream-header",
+            StatusCode::METHOD_NOT_ALLOWED => "; the transport of two endpoints (2024-11-05) is not supported",
+            _ => "",
+        };
         let message = format!("vllm-vcr: {why} (HTTP {}){hint}", status.as_u16());
         let data = json!({"status": status.as_u16()});
         self.line(id, &json!({"error": {"code": code, "message": message, "data": data}})).await;
