@@ -77,38 +77,47 @@ base::named! {
 /// Checks a server and prints what was found.
 pub(in crate::cli) fn run(args: ConformArgs) -> Result<ExitCode, Failure> {
     runtime::run(|shutdown| async move {
-        let (model, checks) = shutdown.unless_requested(checks(&args), "everything was checked").await?;
+        let (mut model, mut checks) = (args.model.clone(), Vec::new());
+        let is_stopped = tokio::select! {
+            done = check(&args, &mut model, &mut checks) => done.map(|()| false)?,
+            () = shutdown.requested() => true,
+        };
         let hold = checks.iter().filter(|check| check.holds(args.strict)).count();
-        let holds = hold == checks.len();
+        let holds = hold == checks.len() && !is_stopped;
         let profiles: Vec<&str> = args.profile.iter().map(|profile| profile.name()).collect();
         let json = || {
             json!({
                 "target": args.target.to_string(), "profile": profiles, "model": model, "strict": args.strict,
-                "conforms": holds, "checked": checks.len(), "hold": hold, "checks": checks,
+                "conforms": holds, "is_stopped": is_stopped, "checked": checks.len(), "hold": hold, "checks": checks,
             })
         };
-        output::verdict(holds, args.json, json, || text(&checks, hold, args.strict))
+        let verdict = match (holds, is_stopped) {
+            (true, _) => "conforms",
+            (false, true) => "stopped",
+            (false, false) => "differs",
+        };
+        let exit = output::verdict(holds, args.json, json, || text(&checks, verdict, args.strict))?;
+        if is_stopped { Err(runtime::stopped_before("everything was checked")) } else { Ok(exit) }
     })
 }
 
-/// The model that is asked, and what was found.
-async fn checks(args: &ConformArgs) -> Result<(String, Vec<ConformCheck>), Failure> {
+/// Adds what is found, and sets the model that is asked where none is named.
+async fn check(args: &ConformArgs, model: &mut Option<String>, checks: &mut Vec<ConformCheck>) -> Result<(), Failure> {
     let client = client(args)?;
-    let model = match &args.model {
-        Some(model) => model.clone(),
-        None => client.model().await.map_err(|error| no_model(args, error))?,
+    let model = match model {
+        Some(model) => model,
+        None => model.insert(client.model().await.map_err(|error| no_model(args, error))?),
     };
-    let mut checks = Vec::new();
     if args.profile.contains(&ConformProfile::Vllm) {
-        checks.extend(check_exchanges(&client, &model).await?);
+        check_exchanges(&client, model, checks).await?;
     }
     if args.profile.contains(&ConformProfile::Picker) {
-        checks.extend(check_metrics(&client, &model).await?);
+        checks.extend(check_metrics(&client, model).await?);
     }
     if let Some(endpoint) = &args.kv_events {
-        checks.push(check_kv_events(&client, &model, endpoint, args.timeout).await?);
+        checks.push(check_kv_events(&client, model, endpoint, args.timeout).await?);
     }
-    Ok((model, checks))
+    Ok(())
 }
 
 /// A server that lists no model may have been named with the path of its API.
@@ -125,7 +134,7 @@ fn client(args: &ConformArgs) -> Result<ConformClient, Failure> {
 }
 
 /// A line for each check, with its differences below, and the verdict.
-fn text(checks: &[ConformCheck], good: usize, is_strict: bool) -> String {
+fn text(checks: &[ConformCheck], verdict: &str, is_strict: bool) -> String {
     let width = checks.iter().map(|check| check.name.chars().count()).max().unwrap_or_default();
     let mut text = String::new();
     let mut noted = 0;
@@ -138,7 +147,7 @@ fn text(checks: &[ConformCheck], good: usize, is_strict: bool) -> String {
             text.push_str(&format!("{:width$}    {}\n", "", one_line(&format!("{place} {what}"))));
         }
     }
-    let verdict = if good == checks.len() { "conforms" } else { "differs" };
+    let good = checks.iter().filter(|check| check.holds(is_strict)).count();
     text.push_str(&format!("\n{verdict}: {good} of {} passed", counted(checks.len(), "check")));
     if noted > 0 && !is_strict {
         text.push_str(&format!(

@@ -107,9 +107,10 @@ impl Failure {
 
 impl From<BindError> for Failure {
     fn from(error: BindError) -> Self {
-        let in_use = matches!(error, BindError::InUse { .. });
-        let failure = Self::environment(error);
-        if in_use { failure.hint("choose another port, or port 0 for any free one") } else { failure }
+        let BindError::InUse(address) = &error else { return Self::environment(error) };
+        let has_port = address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let hint = if has_port { "choose another port, or port 0 for any free one" } else { "choose another path" };
+        Self::environment(error).hint(hint)
     }
 }
 
@@ -171,6 +172,12 @@ mod tests {
         let failure = Failure::from(BindError::Other { address: "h:1".into(), source }).hint("try h:2");
         assert_eq!(failure.text(), "error: cannot listen on h:1\n  caused by: no such interface\nhint: try h:2\n");
         assert_eq!(failure.exit, Exit::Environment);
+        for (address, hint) in
+            [("[::1]:80", "choose another port, or port 0 for any free one"), ("./s", "choose another path")]
+        {
+            let failure = Failure::from(BindError::InUse(address.to_owned()));
+            assert_eq!(failure.hint.as_deref(), Some(hint), "{address}");
+        }
         let long = Failure::input(format!("{}\nsecond", "k".repeat(5_000_000))).text();
         assert_eq!((long.len(), long.ends_with("k…\nsecond\n")), (MOST_SHOWN + "…\nsecond\n".len(), true));
     }

@@ -113,11 +113,12 @@ pub(in crate::cli) fn run(args: ProveArgs) -> Result<ExitCode, Failure> {
             args.gateway.via
         ));
         let plan = plan(&args, address);
-        let proof = shutdown.unless_requested(prover.prove(&plan), "anything was proven").await?;
+        let proof = prover.prove(&plan, shutdown.requested()).await?;
         save(&args, &proof)?;
         let gateway = args.gateway.via.to_string();
         let json = || json!({"gateway": gateway, "seed": args.seed, "proven": proof.holds(), "proof": proof});
-        output::verdict(proof.holds(), args.json, json, || text(&args, &proof))
+        let verdict = output::verdict(proof.holds(), args.json, json, || text(&args, &proof))?;
+        if proof.is_stopped { Err(runtime::stopped_before("everything was proven")) } else { Ok(verdict) }
     })
 }
 
@@ -216,7 +217,11 @@ fn title(failure: &ProvenFailure) -> String {
 fn text(args: &ProveArgs, proof: &Proof) -> String {
     let mut lines = vec![format!("{:12}{:>8}{:>8}  {}", "check", "cases", "failed", "verdict")];
     lines.extend(proof.checks.iter().map(|check| {
-        let verdict = if check.failed == 0 { "holds" } else { "FAILS" };
+        let verdict = match check.failed {
+            0 if proof.is_stopped => "so far",
+            0 => "holds",
+            _ => "FAILS",
+        };
         format!("{:12}{:>8}{:>8}  {verdict}", check.check.name(), check.cases, check.failed)
     }));
     let names = |endpoints: &[crate::api::Endpoint]| {

@@ -90,9 +90,14 @@ impl Shutdown {
     {
         tokio::select! {
             done = work => Ok(done?),
-            () = self.requested() => Err(Failure::environment(format!("stopped before {end}"))),
+            () = self.requested() => Err(stopped_before(end)),
         }
     }
+}
+
+/// The failure of work that a signal ended: `end` says what it prevented.
+pub(in crate::cli) fn stopped_before(end: &str) -> Failure {
+    Failure::environment(format!("stopped before {end}"))
 }
 
 struct Signals {

@@ -87,7 +87,7 @@ pub(in crate::cli) fn run(args: SweepArgs) -> Result<ExitCode, Failure> {
             args.gateway.model,
             args.gateway.via
         ));
-        let report = shutdown.unless_requested(sweeper.sweep(), "everything was swept").await?;
+        let report = sweeper.sweep(shutdown.requested()).await?;
         if let Some(path) = &args.junit {
             output::save(path, &junit_file(&report))?;
         }
@@ -98,7 +98,8 @@ pub(in crate::cli) fn run(args: SweepArgs) -> Result<ExitCode, Failure> {
                 "commands": report.failed.iter().map(|outcome| command(&args, &outcome.cell)).collect::<Vec<_>>(),
             })
         };
-        output::verdict(report.holds(), args.json, json, || text(&args, &report))
+        let verdict = output::verdict(report.holds(), args.json, json, || text(&args, &report))?;
+        if report.is_stopped { Err(runtime::stopped_before("everything was swept")) } else { Ok(verdict) }
     })
 }
 

@@ -56,7 +56,7 @@ pub enum ConformError {
 }
 
 /// Describes a response in a line: its status, and its redirect or its content type and first characters.
-fn described(response: &FetchedResponse) -> String {
+pub(super) fn described(response: &FetchedResponse) -> String {
     let header = |name| response.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
     let status = response.status.as_u16();
     let described = match header(header::LOCATION) {

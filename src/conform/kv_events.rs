@@ -2,13 +2,16 @@
 
 use std::{pin::pin, time::Duration};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use super::{ConformCheck, ConformClient, ConformError, shape::ShapeDifferences};
-use crate::engine_core::{
-    msgpack::MsgpackValue,
-    zmtp::{SocketType, ZmtpConnection},
+use super::{ConformCheck, ConformClient, ConformError, client::described, shape::ShapeDifferences};
+use crate::{
+    base::lock::Lock,
+    engine_core::{
+        msgpack::MsgpackValue,
+        zmtp::{SocketType, ZmtpConnection},
+    },
 };
 
 /// Events and the fields that each has, in the order of their arrays.
@@ -18,8 +21,11 @@ const EVENTS: [(&str, &[&str]); 3] = [
     ("AllBlocksCleared", &[]),
 ];
 
-/// Words between completions, so that each fills blocks of its own.
-const WORDS: usize = 400;
+/// Words of a prompt, which differ between completions so that each fills blocks of its own.
+const WORDS: u64 = 400;
+
+/// Maximum number of tokens of such a word: its bytes, with the space.
+const TOKENS_OF_WORD: u64 = 10;
 
 /// Time between completions while no message has come.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -40,13 +46,15 @@ pub async fn check_kv_events(
     let mut socket = connected.map_err(|error| failed(error.to_string()))?;
     // To all topics.
     socket.writer.send(&[b"\x01"]).await.map_err(|error| failed(error.to_string()))?;
+    let (words, refused) = (words(client, model).await?, Lock::<Option<String>>::default());
     let ask = async {
         // A subscription takes a moment to arrive, and what is sent before it is lost.
         for number in 0_u64.. {
             sleep(PAUSE).await;
-            let prompt: Vec<String> = (0..WORDS).map(|word| format!("w{number}x{word}")).collect();
+            let prompt: Vec<String> = (0..words).map(|word| format!("w{number}x{word}")).collect();
             let body = json!({"model": model, "prompt": prompt.join(" "), "max_tokens": 1});
-            client.send("POST", "/v1/completions", Some(body.to_string())).await?;
+            let answer = client.send("POST", "/v1/completions", Some(body.to_string())).await?;
+            *refused.lock() = (answer.status != 200).then(|| described(&answer));
         }
         Ok::<(), ConformError>(())
     };
@@ -59,13 +67,30 @@ pub async fn check_kv_events(
     });
     let mut found = ShapeDifferences::default();
     match message.await {
-        Err(_) => found.add("message", format!("none came within {within:?} of completions that fill blocks")),
+        Err(_) => found.add("message", missing(within, refused.lock().take())),
         Ok(Err(Some(error))) => return Err(error),
         Ok(Err(None)) => {}
         Ok(Ok(Err(error))) => return Err(failed(error.to_string())),
         Ok(Ok(Ok(frames))) => check(&frames, &mut found),
     }
     Ok(ConformCheck::new("KV events", format!("SUB {endpoint}"), found))
+}
+
+/// So many words that the prompt is no longer than the model takes.
+async fn words(client: &ConformClient, model: &str) -> Result<u64, ConformError> {
+    let page: Value = serde_json::from_slice(&client.models().await?.body).unwrap_or_default();
+    let mut listed = page.get("data").and_then(Value::as_array).into_iter().flatten();
+    let of_model = listed.find(|listed| listed.get("id").and_then(Value::as_str) == Some(model));
+    let longest = of_model.and_then(|model| model.get("max_model_len")?.as_u64());
+    Ok(longest.map_or(WORDS, |longest| (longest / TOKENS_OF_WORD).clamp(1, WORDS)))
+}
+
+/// What is said where no message came, after a refusal of the last completion.
+fn missing(within: Duration, refused: Option<String>) -> String {
+    match refused {
+        Some(refused) => format!("none came within {within:?}: the completions that should fill blocks get {refused}"),
+        None => format!("none came within {within:?} of completions that fill blocks"),
+    }
 }
 
 /// Three frames; the last one is an array of a time, events and a rank.

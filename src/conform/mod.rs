@@ -49,12 +49,15 @@ impl ConformCheck {
     }
 }
 
-/// Sends each exchange to the server, and compares.
+/// Sends each exchange to the server, compares, and adds what was found.
 ///
 /// # Errors
 /// A server that cannot be reached.
-pub async fn check_exchanges(client: &ConformClient, model: &str) -> Result<Vec<ConformCheck>, ConformError> {
-    let mut checks = Vec::new();
+pub async fn check_exchanges(
+    client: &ConformClient,
+    model: &str,
+    checks: &mut Vec<ConformCheck>,
+) -> Result<(), ConformError> {
     for exchange in exchanges() {
         let answer = match (&*exchange.method, &*exchange.path) {
             ("GET", client::MODELS) => client.models().await?.clone(),
@@ -63,5 +66,5 @@ pub async fn check_exchanges(client: &ConformClient, model: &str) -> Result<Vec<
         let request = format!("{} {}", exchange.method, exchange.path);
         checks.push(ConformCheck::new(&exchange.name, request, exchange.compare(&answer)));
     }
-    Ok(checks)
+    Ok(())
 }

@@ -88,7 +88,7 @@ pub struct ProvenFailure {
 }
 
 /// Result of a proof.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Proof {
     /// The checks, in their order.
     pub checks: Vec<CheckResult>,
@@ -104,13 +104,15 @@ pub struct Proof {
     pub together: usize,
     /// Streams that failed and were cut off without an error and without an end.
     pub silent_cuts: u64,
+    /// True where it was stopped before its end.
+    pub is_stopped: bool,
 }
 
 impl Proof {
-    /// Returns true if no check failed.
+    /// Returns true if all was checked and no check failed.
     #[must_use]
     pub fn holds(&self) -> bool {
-        self.checks.iter().all(|check| check.failed == 0)
+        !self.is_stopped && self.checks.iter().all(|check| check.failed == 0)
     }
 }
 
@@ -129,31 +131,25 @@ pub enum ProveError {
 type FailureSorts = BTreeMap<(ProveCheck, &'static str, String), (CaseRun, u64)>;
 
 struct Proving<'a> {
-    prover: &'a Prover,
+    prover: &'a mut Prover,
     plan: &'a ProvePlan,
     proof: Proof,
     sorts: FailureSorts,
 }
 
 impl Prover {
-    /// Proves what a plan has.
+    /// Proves what a plan has, or as much of it as is done when `stop` completes.
     ///
     /// # Errors
     /// When the gateway passes nothing on.
-    pub async fn prove(&mut self, plan: &ProvePlan) -> Result<Proof, ProveError> {
-        let (endpoints, absent) = self.offered(plan).await?;
-        for stream in &mut self.streams {
-            stream.by_endpoint.retain(|(endpoint, _)| endpoints.contains(endpoint));
-        }
+    pub async fn prove(&mut self, plan: &ProvePlan, stop: impl Future<Output = ()>) -> Result<Proof, ProveError> {
         let checks = plan.only.iter().map(|check| CheckResult { check: *check, cases: 0, failed: 0 }).collect();
-        let proof =
-            Proof { checks, failures: Vec::new(), more_failures: 0, endpoints, absent, together: 0, silent_cuts: 0 };
+        let proof = Proof { checks, ..Proof::default() };
         let mut proving = Proving { prover: self, plan, proof, sorts: FailureSorts::new() };
-        proving.recut().await?;
-        // Failures come last: a gateway may stop passing requests on after some.
-        proving.isolate().await?;
-        proving.fail().await?;
-        proving.shrink().await?;
+        tokio::select! {
+            done = proving.prove() => done?,
+            () = stop => proving.stop(),
+        }
         Ok(proving.proof)
     }
 
@@ -181,6 +177,31 @@ impl Prover {
 }
 
 impl Proving<'_> {
+    async fn prove(&mut self) -> Result<(), ProveError> {
+        let (endpoints, absent) = self.prover.offered(self.plan).await?;
+        for stream in &mut self.prover.streams {
+            stream.by_endpoint.retain(|(endpoint, _)| endpoints.contains(endpoint));
+        }
+        (self.proof.endpoints, self.proof.absent) = (endpoints, absent);
+        self.recut().await?;
+        // Failures come last: a gateway may stop passing requests on after some.
+        self.isolate().await?;
+        self.fail().await?;
+        self.shrink().await
+    }
+
+    /// Adds the failures that were found so far, as they are.
+    fn stop(&mut self) {
+        self.proof.is_stopped = true;
+        for (run, count, check) in self.found() {
+            if self.proof.failures.len() < self.plan.shrink {
+                self.add_shrunk(&Shrunk { run, is_repeated: true }, check, count);
+            } else {
+                self.proof.more_failures += 1;
+            }
+        }
+    }
+
     /// Returns true if any of these checks is asked for.
     fn is_about(&self, checks: &[ProveCheck]) -> bool {
         checks.iter().any(|check| self.plan.only.contains(check))
@@ -222,7 +243,8 @@ impl Proving<'_> {
         }
         let (stalls, others): (Vec<ProveCase>, Vec<ProveCase>) =
             failures(&self.prover.streams).into_iter().partition(ProveCase::stalls);
-        for batch in [others, stalls].iter().flat_map(|cases| cases.chunks(self.prover.concurrency.max(1))) {
+        let at_once = self.prover.concurrency.max(1);
+        for batch in [others, stalls].iter().flat_map(|cases| cases.chunks(at_once)) {
             let runs = self.prover.run(batch).await?;
             self.add(runs, &about);
         }
@@ -297,20 +319,18 @@ impl Proving<'_> {
         }
     }
 
-    /// Makes the sorts of failures small, those with the fewest edits first. A sort that has all edits of a known failure is that one.
+    /// Makes the sorts of failures small. A sort that has all edits of a known failure is that one.
     async fn shrink(&mut self) -> Result<(), ProveError> {
-        let mut sorts: Vec<(CaseRun, u64, ProveCheck)> = std::mem::take(&mut self.sorts)
-            .into_iter()
-            .map(|((check, ..), (run, count))| (run, count, check))
-            .collect();
-        sorts.sort_by_key(|(run, ..)| (run.case.edits.len() + usize::from(run.case.cuts.is_some()), run.case.stream));
+        let sorts = self.found();
+        // Until each is made small, should it be stopped.
+        self.proof.more_failures = sorts.len();
         let mut known: Vec<(ProveCheck, ProveCase, usize)> = Vec::new();
         for (run, count, check) in sorts {
             let is_known = |(of, case, _): &&(ProveCheck, ProveCase, usize)| *of == check && explains(case, &run.case);
             if let Some((.., place)) = known.iter().find(is_known) {
                 self.proof.failures.get_mut(*place).into_iter().for_each(|failure| failure.cases += count);
             } else if known.len() >= self.plan.shrink {
-                self.proof.more_failures += 1;
+                continue;
             } else {
                 let shrunk = self.prover.shrink(run, check).await?;
                 let case = shrunk.run.case.clone();
@@ -318,8 +338,17 @@ impl Proving<'_> {
                     known.push((check, case, self.proof.failures.len() - 1));
                 }
             }
+            self.proof.more_failures -= 1;
         }
         Ok(())
+    }
+
+    /// Takes the sorts of failures, those with the fewest edits first.
+    fn found(&mut self) -> Vec<(CaseRun, u64, ProveCheck)> {
+        let sorts = std::mem::take(&mut self.sorts).into_iter();
+        let mut sorts: Vec<_> = sorts.map(|((check, ..), (run, count))| (run, count, check)).collect();
+        sorts.sort_by_key(|(run, ..)| (run.case.edits.len() + usize::from(run.case.cuts.is_some()), run.case.stream));
+        sorts
     }
 
     /// Adds a failure in its smallest form; returns false if it is one that is there already.

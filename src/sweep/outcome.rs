@@ -160,6 +160,8 @@ pub struct SweepReport {
     pub latency: LatencyCost,
     /// Endpoints that the gateway does not have.
     pub absent: Vec<Endpoint>,
+    /// True where it was stopped before its end.
+    pub is_stopped: bool,
 }
 
 impl SweepReport {
@@ -168,10 +170,10 @@ impl SweepReport {
         Self { allowed, absent, ..Self::default() }
     }
 
-    /// Returns true if nothing leaked, every response is valid and no clean answer is damaged.
+    /// Returns true if all cells ran, nothing leaked, every response is valid and no clean answer is damaged.
     #[must_use]
     pub fn holds(&self) -> bool {
-        self.failed.is_empty() && self.clean.iter().all(|clean| clean.damaged == 0)
+        !self.is_stopped && self.failed.is_empty() && self.clean.iter().all(|clean| clean.damaged == 0)
     }
 
     /// Cells that ran.

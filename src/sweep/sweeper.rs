@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    pin::pin,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
@@ -176,13 +177,17 @@ enum Swept {
 }
 
 impl Sweeper {
-    /// Sweeps.
+    /// Sweeps all cells, or as many as are done when `stop` completes.
     ///
     /// # Errors
     /// When the gateway passes nothing on.
-    pub async fn sweep(&self) -> Result<SweepReport, GatewayError> {
+    pub async fn sweep(&self, stop: impl Future<Output = ()>) -> Result<SweepReport, GatewayError> {
         let numbers = AnswerNumbers::of(&self.plan.cells);
-        let absent = self.absent(&numbers).await?;
+        let mut stop = pin!(stop);
+        let absent = tokio::select! {
+            absent = self.absent(&numbers) => absent?,
+            () = &mut stop => return Ok(SweepReport { is_stopped: true, ..SweepReport::default() }),
+        };
         let cells = self.plan.cells.iter().enumerate().filter(|(_, cell)| !absent.contains(&cell.endpoint));
         let jobs = cells.flat_map(|(place, cell)| {
             let clean = is_beside_clean(&self.plan.cells, place).then_some((place, cell, true));
@@ -195,8 +200,17 @@ impl Sweeper {
         let mut report = SweepReport::new(self.plan.allowed, absent.clone());
         let mut running = stream::iter(running).buffer_unordered(self.plan.concurrency.max(1));
         let mut outcomes = Vec::new();
-        while let Some(swept) = running.next().await {
-            outcomes.extend(self.add(&mut report, swept));
+        loop {
+            tokio::select! {
+                swept = running.next() => match swept {
+                    Some(swept) => outcomes.extend(self.add(&mut report, swept)),
+                    None => break,
+                },
+                () = &mut stop => {
+                    report.is_stopped = true;
+                    break;
+                }
+            }
         }
         // In the order of the matrix, so that the same cells give the same report.
         outcomes.sort_by_key(|(place, _)| *place);

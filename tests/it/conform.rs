@@ -3,7 +3,7 @@
 use std::{
     io::{Read, Write},
     net::TcpListener,
-    process::Output,
+    process::{Command, Output, Stdio},
     thread,
 };
 
@@ -80,6 +80,40 @@ async fn kv_events_are_checked_where_they_are_published() {
     let output = conform(&play, &["--profile", "picker", "--kv-events", &endpoint]).await;
     assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
     assert!(printed(&output).contains("KV events"), "{}", printed(&output));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prompts_of_kv_events_fit_a_short_context_and_a_refusal_is_named() {
+    let events = r#"{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:0"}"#;
+    for (more, code, part) in [
+        (["--max-model-len", "512"], 0, "conforms: "),
+        (["--fault", "400 where path=/v1/completions"], 1, "should fill blocks get status 400, application/json: {"),
+    ] {
+        let play = play(&[["--kv-events-config", events], more].concat());
+        let endpoint =
+            play.get("/vcr/engine").await["kv_events"]["endpoint"].as_str().unwrap().replace("0.0.0.0", "127.0.0.1");
+        let time = if code == 0 { "60s" } else { "3s" };
+        let output = conform(&play, &["--profile", "picker", "--kv-events", &endpoint, "--timeout", time]).await;
+        assert_eq!((output.status.code(), printed(&output).contains(part)), (Some(code), true), "{}", printed(&output));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_found_is_printed_when_it_is_stopped() {
+    let play = play(&["--fault", "hang where path=/tokenize"]);
+    let target = format!("http://{}", play.address);
+    let mut program = Command::new(env!("CARGO_BIN_EXE_vllm-vcr"));
+    let running = program.args(["conform", "--target", &target]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let running = running.unwrap();
+    while play.get("/vcr/faults").await["hits"] == json!([]) {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    Command::new("kill").arg(running.id().to_string()).status().unwrap();
+    let output = tokio::task::spawn_blocking(move || running.wait_with_output().unwrap()).await.unwrap();
+    let text = printed(&output);
+    assert_eq!(output.status.code(), Some(4), "{text}");
+    assert!(text.starts_with("chat") && text.contains("\nstopped: "), "{text}");
+    assert!(text.contains("error: stopped before everything was checked"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

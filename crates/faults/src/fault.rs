@@ -11,6 +11,7 @@ use crate::{
     catalogue::{CatalogueRow, rows},
     kind::FaultKind,
     selection::{CONDITIONS, FaultSelection, ServedNames},
+    signal::ServerFault,
     stage::FaultStage,
 };
 
@@ -68,9 +69,26 @@ impl Fault {
         format!("{}{place}", self.written)
     }
 
+    /// Returns true if nothing happens where no engine is simulated.
+    #[must_use]
+    pub fn needs_engine(&self) -> bool {
+        matches!(self.kind, FaultKind::Server(ServerFault::Slower(_) | ServerFault::KvExhausted))
+    }
+
+    /// Returns why it never happens to an engine core, to which no request comes by HTTP.
+    #[must_use]
+    pub fn without_http(&self) -> Option<String> {
+        let is_of_engine = matches!(self.row.stage, FaultStage::Server | FaultStage::Events);
+        let when = self.row.stage.when();
+        (!is_of_engine).then(|| format!("`{self}` has no effect with --engine-core: it happens {when}"))
+    }
+
     /// Returns why it cannot happen on a server, where that is certain.
     #[must_use]
     pub fn unmatched(&self, served: &ServedNames) -> Option<String> {
+        if let Some(why) = self.without_http().filter(|_| served.is_engine_core) {
+            return Some(why);
+        }
         if self.row.stage == FaultStage::Events && !served.publishes {
             return Some("no KV events are published without --enable-kv-cache-events".to_owned());
         }

@@ -1,12 +1,21 @@
 //! Faults that happened, or could not be applied, with the lines that repeat them.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use base::lock::Lock;
+use tokio::time::Instant;
 
 use crate::{
     fault::{Fault, FaultPlace},
     selection::FaultSelection,
     signal::BatchNumber,
 };
+
+/// Maximum number of hits that are listed.
+const MOST_LISTED: usize = 200_000;
+
+/// Maximum number of unapplied faults that are listed.
+const MOST_UNAPPLIED: usize = 10_000;
 
 pub(crate) fn line(fault: &Fault, request: u64, nth: u64) -> String {
     format!("{}{}", fault.what(), alone(fault, request, nth))
@@ -83,7 +92,7 @@ pub struct FaultHit {
     pub rule: Option<usize>,
     /// Number of the replica that it happened at.
     pub replica: u32,
-    /// When, from the start of the set.
+    /// When, from the start of the server.
     pub at: Duration,
 }
 
@@ -94,8 +103,59 @@ pub struct UnappliedFault {
     pub line: String,
     /// Number of its fault in the set; `None` for one that a request named itself.
     pub rule: Option<usize>,
-    /// When, from the start of the set.
+    /// When, from the start of the server.
     pub at: Duration,
     /// Why.
     pub reason: String,
+}
+
+/// What happened on a server, whichever faults it had.
+#[derive(Debug)]
+pub(crate) struct FaultHistory {
+    start: Instant,
+    hits: Lock<VecDeque<NotedHit>>,
+    unapplied: Lock<VecDeque<(Arc<Fault>, UnappliedFault)>>,
+}
+
+impl Default for FaultHistory {
+    fn default() -> Self {
+        Self { start: Instant::now(), hits: Lock::default(), unapplied: Lock::default() }
+    }
+}
+
+impl FaultHistory {
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    pub(crate) fn add_hit(&self, hit: NotedHit) {
+        add(&self.hits, hit, MOST_LISTED);
+    }
+
+    pub(crate) fn add_unapplied(&self, fault: Arc<Fault>, unapplied: UnappliedFault) {
+        add(&self.unapplied, (fault, unapplied), MOST_UNAPPLIED);
+    }
+
+    pub(crate) fn hits(&self, most: usize) -> Vec<NotedHit> {
+        latest(&self.hits, most)
+    }
+
+    pub(crate) fn unapplied(&self, most: usize) -> Vec<(Arc<Fault>, UnappliedFault)> {
+        latest(&self.unapplied, most)
+    }
+}
+
+/// Adds to a list, whose oldest entry makes room.
+fn add<T>(list: &Lock<VecDeque<T>>, entry: T, most: usize) {
+    let mut list = list.lock();
+    if list.len() == most {
+        list.pop_front();
+    }
+    list.push_back(entry);
+}
+
+/// The latest entries of a list, oldest first.
+fn latest<T: Clone>(list: &Lock<VecDeque<T>>, most: usize) -> Vec<T> {
+    let list = list.lock();
+    list.iter().skip(list.len().saturating_sub(most)).cloned().collect()
 }

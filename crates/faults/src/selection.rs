@@ -94,16 +94,19 @@ impl FaultSelection {
     /// Reads conditions; else names the first word that is none.
     pub(crate) fn read<'a>(words: impl Iterator<Item = &'a str>) -> Result<Self, FaultSyntaxError> {
         let mut selection = Self::default();
-        let mut count = 0;
+        let mut names = Vec::new();
         for word in words {
             let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
             selection.add(name, value).map_err(|why| FaultSyntaxError(format!("`{word}`: {why}")))?;
-            count += 1;
+            if names.contains(&name) && !name.starts_with("header:") {
+                return Err(FaultSyntaxError(format!("`{word}`: there is one `{name}` already; write another fault")));
+            }
+            names.push(name);
         }
         if selection.from.zip(selection.until).is_some_and(|(from, until)| from >= until) {
             return Err(FaultSyntaxError("`until` is not after `from`: it could never happen".to_owned()));
         }
-        if count == 0 {
+        if names.is_empty() {
             return Err(FaultSyntaxError(format!("conditions are expected after `where`: {CONDITIONS}")));
         }
         Ok(selection)
@@ -163,6 +166,8 @@ pub struct ServedNames {
     pub replicas: u32,
     /// True where KV events are published.
     pub publishes: bool,
+    /// True for an engine core, to which no request comes by HTTP.
+    pub is_engine_core: bool,
 }
 
 impl FaultSelection {

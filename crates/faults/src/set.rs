@@ -1,7 +1,7 @@
 //! The faults of a server: which of them a request gets, and what happened.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -12,19 +12,13 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
     fault::Fault,
-    hit::{FaultHit, HitOf, NotedHit, UnappliedFault, line},
+    hit::{FaultHistory, FaultHit, HitOf, NotedHit, UnappliedFault, line},
     kind::FaultKind,
     request::{FaultRequest, SelectionFacts},
     rule::{FaultRule, RecordCondition, count},
     selection::{FaultSelection, SequenceKey},
     stage::{FaultStage, is_path},
 };
-
-/// Maximum number of hits that are listed.
-const MOST_LISTED: usize = 200_000;
-
-/// Maximum number of unapplied faults that are listed.
-const MOST_UNAPPLIED: usize = 10_000;
 
 /// Maximum number of lines of requests' own faults whose sequences are counted; of later ones each request is the first.
 const MOST_OWN: usize = 10_000;
@@ -99,23 +93,8 @@ pub struct FaultSet {
     has_answers: bool,
     /// How often each request came.
     seen: Lock<HashMap<u64, u64>>,
-    hits: Lock<VecDeque<NotedHit>>,
-    unapplied: Lock<VecDeque<UnappliedFault>>,
-}
-
-/// Adds to a list, whose oldest entry makes room.
-fn add<T>(list: &Lock<VecDeque<T>>, entry: T, most: usize) {
-    let mut list = list.lock();
-    if list.len() == most {
-        list.pop_front();
-    }
-    list.push_back(entry);
-}
-
-/// The latest entries of a list, oldest first.
-fn latest<T: Clone>(list: &Lock<VecDeque<T>>, most: usize) -> Vec<T> {
-    let list = list.lock();
-    list.iter().skip(list.len().saturating_sub(most)).cloned().collect()
+    /// What happened, with these faults and with those before them.
+    history: Arc<FaultHistory>,
 }
 
 impl Default for FaultSet {
@@ -139,9 +118,14 @@ impl FaultSet {
             has_events,
             has_answers,
             seen: Lock::default(),
-            hits: Lock::default(),
-            unapplied: Lock::default(),
+            history: Arc::default(),
         }
+    }
+
+    /// The same in the place of others: what happened with those stays listed.
+    #[must_use]
+    pub fn after(self, before: &Self) -> Self {
+        Self { history: Arc::clone(&before.history), ..self }
     }
 
     /// What decides about rates.
@@ -150,10 +134,10 @@ impl FaultSet {
         self.seed
     }
 
-    /// How long these are the faults; times of hits count from its start.
+    /// How long there are these faults or those before them; times of hits count from its start.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
-        self.start.elapsed()
+        self.history.elapsed()
     }
 
     /// Returns true if there is no fault.
@@ -278,7 +262,7 @@ impl FaultSet {
         if let Some(rule) = rule.and_then(|rule| self.rules.get(rule)) {
             rule.happened.fetch_add(1, Ordering::Relaxed);
         }
-        add(&self.hits, NotedHit { fault: fault.clone(), rule, of, at: self.start.elapsed() }, MOST_LISTED);
+        self.history.add_hit(NotedHit { fault: fault.clone(), rule, of, at: self.elapsed() });
         of.line(fault)
     }
 
@@ -287,9 +271,9 @@ impl FaultSet {
         if let Some(rule) = chosen.rule.and_then(|rule| self.rules.get(rule)) {
             rule.unapplied.fetch_add(1, Ordering::Relaxed);
         }
-        let (line, rule, at) = (line(&chosen.fault, chosen.request, chosen.nth), chosen.rule, self.start.elapsed());
-        let fault = UnappliedFault { line: line.clone(), rule, at, reason: reason.to_owned() };
-        add(&self.unapplied, fault, MOST_UNAPPLIED);
+        let (line, rule, at) = (line(&chosen.fault, chosen.request, chosen.nth), chosen.rule, self.elapsed());
+        let unapplied = UnappliedFault { line: line.clone(), rule, at, reason: reason.to_owned() };
+        self.history.add_unapplied(chosen.fault.clone(), unapplied);
         line
     }
 
@@ -302,10 +286,16 @@ impl FaultSet {
         self.rules.iter().map(move |rule| (&*rule.fault, counts(rule.as_ref())))
     }
 
+    /// The number that a fault has here; `None` where it was of a set before.
+    fn own_number(&self, rule: Option<usize>, fault: &Arc<Fault>) -> Option<usize> {
+        rule.filter(|rule| self.rules.get(*rule).is_some_and(|rule| Arc::ptr_eq(&rule.fault, fault)))
+    }
+
     /// Faults that could not be applied, oldest first, at most so many of the latest.
     #[must_use]
     pub fn unapplied(&self, most: usize) -> Vec<UnappliedFault> {
-        latest(&self.unapplied, most)
+        let noted = self.history.unapplied(most).into_iter();
+        noted.map(|(fault, it)| UnappliedFault { rule: self.own_number(it.rule, &fault), ..it }).collect()
     }
 
     /// What happened, oldest first, at most so many of the latest.
@@ -313,11 +303,11 @@ impl FaultSet {
     pub fn hits(&self, most: usize) -> Vec<FaultHit> {
         let shown = |NotedHit { fault, rule, of, at }: NotedHit| FaultHit {
             line: of.line(&fault),
-            rule,
+            rule: self.own_number(rule, &fault),
             replica: of.replica(),
             at,
         };
-        latest(&self.hits, most).into_iter().map(shown).collect()
+        self.history.hits(most).into_iter().map(shown).collect()
     }
 }
 
@@ -471,6 +461,22 @@ mod tests {
     }
 
     #[test]
+    fn what_happened_with_faults_that_are_gone_stays_listed_without_their_numbers() {
+        let (before, headers) = (set(&["503 where first=1"], 0), HeaderMap::new());
+        let hit = |set: &FaultSet| set.happened(&set.choose(&request("{}", &headers))[0]);
+        let late = before.choose(&request("{}", &headers)).remove(0);
+        before.note_unapplied(&late, "why");
+        let after = set(&["404"], 0).after(&before);
+        // A response in progress keeps its faults.
+        let lines = [before.happened(&late), hit(&after)];
+        let hits = after.hits(9).into_iter().map(|hit| (hit.line, hit.rule)).collect::<Vec<_>>();
+        let [gone, current] = lines;
+        assert_eq!(hits, [(gone, None), (current, Some(0))]);
+        assert_eq!(after.unapplied(9).iter().map(|it| it.rule).collect::<Vec<_>>(), [None]);
+        assert_eq!((before.hits(9)[0].rule, after.counts().next().unwrap().1.happened), (Some(0), 1));
+    }
+
+    #[test]
     fn own_faults_of_requests_are_counted_by_their_lines() {
         let (set, headers) = (set(&[], 0), HeaderMap::new());
         let own = |line: &str, body: &str| {
@@ -485,6 +491,13 @@ mod tests {
         );
         // The line of a hit names the request by its number among the same ones.
         assert_eq!([own("429", "5"), own("429 where nth=2", "5"), own("429 where nth=2", "5")], [1, 1, 0]);
+    }
+
+    #[test]
+    fn a_condition_is_written_once() {
+        let error = "503 where model=a model=b".parse::<Fault>().unwrap_err().to_string();
+        assert!(error.contains("`model=b`: there is one `model` already"), "{error}");
+        assert!("503 where header:x-a=b header:x-c=d rate=0.5".parse::<Fault>().is_ok());
     }
 
     #[test]

@@ -62,7 +62,14 @@ impl FaultSet {
             return Vec::new();
         }
         let chosen = (0..self.rules.len()).filter_map(|number| Some((number, self.event_fault(number, batch)?)));
-        let noted = chosen.filter(|(_, fault)| !matches!(fault, EventsFault::ReplayCut(_)));
+        let chosen: Vec<_> = chosen.collect();
+        let is_dropped = chosen.iter().any(|(_, fault)| *fault == EventsFault::Drop);
+        let happens = |fault: EventsFault| match fault {
+            EventsFault::ReplayCut(_) => false,
+            EventsFault::Double | EventsFault::Reorder => !is_dropped,
+            _ => true,
+        };
+        let noted = chosen.into_iter().filter(|(_, fault)| happens(*fault));
         noted.filter_map(|(number, fault)| Some((fault, self.note(number, HitOf::Batch(batch))?))).collect()
     }
 
@@ -185,6 +192,14 @@ mod tests {
         let some = batches(&set(&["kv-drop where rate=0.3"], 7), 0..1000);
         assert!((250..350).contains(&some.len()), "{}", some.len());
         assert_eq!(some, batches(&set(&["kv-drop where rate=0.3"], 7), 0..1000));
+    }
+
+    #[test]
+    fn a_batch_that_is_dropped_is_neither_doubled_nor_reordered() {
+        let set = set(&["kv-double at event 1", "kv-drop at event 1", "kv-reorder:2 at event 1"], 0);
+        let count = |number| set.of_batch(BatchNumber { number, replica: 0, rank: 0 }).len();
+        assert_eq!([0, 1, 2].map(count), [0, 1, 1]);
+        assert_eq!(set.hits(9).len(), 2);
     }
 
     #[test]

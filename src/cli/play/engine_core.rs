@@ -14,7 +14,7 @@ use crate::{
         player::{admin, conclude},
         runtime,
     },
-    faults::{Fault, FaultStage},
+    faults::Fault,
     net::server,
     play::{EngineCoreConfig, Player},
 };
@@ -55,11 +55,9 @@ pub(in crate::cli) fn config(args: &PlayArgs) -> Result<Option<EngineCoreConfig>
         Failure::usage(format!("--vllm-version {requested}: the protocol of its engine core is not known"))
             .hint(format!("known versions: {KNOWN_VERSIONS}"))
     })?;
-    let of_front_end = |fault: &&Fault| !matches!(fault.row.stage, FaultStage::Server | FaultStage::Events);
-    if let Some(fault) = faults::lines(&args.faults)?.faults.iter().find(of_front_end) {
-        let when = fault.row.stage.when();
-        return Err(Failure::usage(format!("`{fault}` has no effect with --engine-core: it happens {when}"))
-            .hint("faults of whole servers (die, refuse, slower, kv-exhausted) and of KV events do"));
+    if let Some(why) = faults::lines(&args.faults)?.faults.iter().find_map(Fault::without_http) {
+        let hint = "faults of whole servers (die, refuse, slower, kv-exhausted) and of KV events do";
+        return Err(Failure::usage(why).hint(hint));
     }
     let script = fleet::script(&args.simulated)?;
     Ok(Some(EngineCoreConfig { front_end, version, family, script }))

@@ -70,6 +70,7 @@ async fn replace(State((faults, replica)): OwnFaults, request: Request) -> Admin
     let lines = FaultLines::parse(&String::from_utf8_lossy(&body), "body", faults.current().seed());
     let lines = lines.map_err(|error| RefusedAdminCall::wrong(format!("line {}: {}", error.line, error.message)))?;
     let lines = faults.with_secrets(lines).map_err(RefusedAdminCall::wrong)?;
+    faults.check(&lines).map_err(RefusedAdminCall::wrong)?;
     let written: Vec<String> = lines.faults.iter().map(ToString::to_string).collect();
     tracing::info!("faults are replaced by: {}", written.join(" | "));
     faults.replace(lines);

@@ -67,8 +67,8 @@ impl ServerFaults {
         self.log.as_ref()
     }
 
-    /// Replaces the faults. Responses in progress keep theirs; what was counted is forgotten. While it serves, those are named that no
-    /// request can get.
+    /// Replaces the faults. Responses in progress keep theirs; what was counted is forgotten, and what happened stays listed. While it
+    /// serves, those are named that no request can get.
     pub fn replace(&self, lines: FaultLines) {
         for (fault, why) in self.unmatched(&lines) {
             tracing::warn!("--fault '{fault}' happens to no request that is served: {why}");
@@ -80,8 +80,9 @@ impl ServerFaults {
         lines.faults.retain(|fault| !shown.contains(&fault.to_string()));
         *self.lines.lock() = lines.clone();
         lines.faults.extend(of_failures.into_iter().chain(of_records));
-        let set = FaultSet::new(lines.faults, lines.seed);
-        *self.set.lock() = Arc::new(set);
+        let (set, before) = (FaultSet::new(lines.faults, lines.seed), self.current());
+        // What a log notes of each response is not listed too: that list would grow with each replacement.
+        *self.set.lock() = Arc::new(if self.log.is_some() { set } else { set.after(&before) });
         self.activate();
         self.changes.send_replace(());
     }
@@ -123,10 +124,19 @@ impl ServerFaults {
         faults.filter_map(|fault| fault.unmatched(served).map(|why| (fault, why))).collect()
     }
 
+    /// Checks faults that come while it serves.
+    /// Errors: one that never happens to an engine core.
+    pub(in crate::play) fn check(&self, lines: &FaultLines) -> Result<(), String> {
+        let is_engine_core = self.served.get().is_some_and(|served| served.is_engine_core);
+        let refused = lines.faults.iter().filter(|_| is_engine_core).find_map(Fault::without_http);
+        refused.map_or(Ok(()), Err)
+    }
+
     /// Lets the times of the faults begin now, with those of a script, which are tried after them.
     pub fn begin(&self, script: Vec<Fault>, served: ServedNames) {
         self.scripted.get_or_init(|| script);
         self.served.get_or_init(|| served);
+        *self.set.lock() = Arc::default();
         let lines = self.lines.lock().clone();
         self.reload(lines);
     }
@@ -334,7 +344,8 @@ mod tests {
 
     #[test]
     fn what_no_request_can_get_is_named() {
-        let served = ServedNames { models: Some(vec!["m".to_owned(), "k".to_owned()]), replicas: 2, publishes: false };
+        let served =
+            ServedNames { models: Some(vec!["m".to_owned(), "k".to_owned()]), replicas: 2, ..ServedNames::default() };
         for (condition, part) in [
             ("model=x", "no model `x` is served, but m, k"),
             ("path=v1/completions", "paths begin with `/`"),
@@ -356,10 +367,21 @@ mod tests {
         let [(_, why)] = faults.unmatched(&lines_of_events).try_into().unwrap();
         assert_eq!(why, "no KV events are published without --enable-kv-cache-events");
         let faults = ServerFaults::new(FaultLines::default(), false);
-        faults.begin(Vec::new(), ServedNames { models: None, replicas: 1, publishes: true });
+        let engine = ServedNames { replicas: 1, publishes: true, ..ServedNames::default() };
+        faults.begin(Vec::new(), engine.clone());
         assert_eq!(faults.unmatched(&lines("kv-drop")).len(), 0);
         for condition in ["model=x", "path=*", "path=/v1/*", "header:x-a=b", "first=2 nth=2", "replica=0"] {
             assert_eq!(faults.unmatched(&lines(&format!("429 where {condition}"))).len(), 0, "{condition}");
+        }
+        let faults = ServerFaults::new(FaultLines::default(), false);
+        faults.begin(Vec::new(), ServedNames { is_engine_core: true, ..engine });
+        for line in ["503", "reset at event 1", "empty", "metrics-nan", "not-ready", "quota:requests=1"] {
+            let (why, lines) = (faults.check(&lines(line)).unwrap_err(), lines(line));
+            assert!(why.contains(&format!("`{line}` has no effect with --engine-core: it happens")), "{why}");
+            assert_eq!(faults.unmatched(&lines).iter().map(|(_, why)| why).collect::<Vec<_>>(), [&why]);
+        }
+        for line in ["die", "kv-drop", "slower:2"] {
+            assert_eq!((faults.check(&lines(line)), faults.unmatched(&lines(line)).len()), (Ok(()), 0));
         }
     }
 

@@ -137,14 +137,16 @@ impl Fleet {
         let models = state.filter(|state| !takes_others(state)).map(|state| state.model.names.clone());
         let engine = state.and_then(|state| state.config.engine.as_ref());
         let publishes = engine.is_some_and(|engine| engine.kv_events.is_some());
-        ServedNames { models, replicas: u32::try_from(self.replicas.len()).unwrap_or(u32::MAX), publishes }
+        let replicas = u32::try_from(self.replicas.len()).unwrap_or(u32::MAX);
+        ServedNames { models, replicas, publishes, is_engine_core: false }
     }
 
     /// Serves each replica on its listener until `shutdown` completes, then drains. The times of its faults begin now.
     pub async fn serve(self, listeners: Vec<Listener>, shutdown: impl Future<Output = ()> + Send) -> DrainReport {
         let mut listeners = listeners.into_iter();
         let serving = |replica: Replica, life| listeners.next().map(|listener| replica.live(listener, life));
-        let reports = self.live(serving, shutdown).await;
+        let served = self.served_names();
+        let reports = self.live(served, serving, shutdown).await;
         DrainReport { cut: reports.iter().map(|report| report.cut).sum() }
     }
 
@@ -156,19 +158,21 @@ impl Fleet {
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), EngineCoreError> {
         let serving = |replica: Replica, life| Some(replica.live_behind(Arc::clone(&config), life));
-        self.live(serving, shutdown).await.into_iter().collect()
+        let served = ServedNames { is_engine_core: true, ..self.served_names() };
+        self.live(served, serving, shutdown).await.into_iter().collect()
     }
 
     /// Starts each replica, and lets its faults happen until `shutdown` completes or all replicas have ended. Gives what they end with.
     async fn live<F>(
         self,
+        served: ServedNames,
         mut serving: impl FnMut(Replica, watch::Receiver<Life>) -> Option<F>,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Vec<F::Output>
     where
         F: Future<Output: Send + 'static> + Send + 'static,
     {
-        self.faults.begin(self.script.faults(), self.served_names());
+        self.faults.begin(self.script.faults(), served);
         let (mut controls, mut running) = (Vec::new(), JoinSet::new());
         for replica in self.replicas {
             let (life, lived) = watch::channel(Life::Alive);
@@ -249,14 +253,12 @@ async fn follow(faults: &ServerFaults, controls: &[ReplicaControl]) {
 }
 
 impl ReplicaControl {
-    /// Notes and prints a fault that begins.
+    /// Notes and prints a fault that begins, where it can happen.
     fn begin(&self, set: &FaultSet, number: usize, replica: u32) {
-        let line = set.began(number, replica);
-        let needs_engine = ["slower", "kv-exhausted"].iter().any(|name| line.starts_with(name));
-        if needs_engine && !self.has_engine {
-            tracing::warn!("`{line}` is about a simulated engine: nothing happens without --engine");
-        } else {
-            tracing::warn!("fault: --fault '{line}'");
+        let fault = set.counts().nth(number).map(|(fault, _)| fault);
+        match fault.filter(|fault| fault.needs_engine() && !self.has_engine) {
+            Some(fault) => tracing::warn!("`{fault}` is about a simulated engine: nothing happens without --engine"),
+            None => tracing::warn!("fault: --fault '{}'", set.began(number, replica)),
         }
     }
 

@@ -16,6 +16,11 @@ use crate::{
 /// Maximum number of samples that are set.
 const MOST: usize = 10_000;
 
+const WAITING: &str = "vllm:num_requests_waiting";
+
+/// The parts of that, which are set with it: their sum is the same.
+const WAITING_BY_REASON: &str = "vllm:num_requests_waiting_by_reason";
+
 /// A value, constant or over time.
 #[derive(Debug, Clone, PartialEq)]
 enum SetValue {
@@ -68,8 +73,11 @@ impl MetricOverrides {
             None => page,
         };
         scraped::with_values(&page, |sample| {
-            let found = set.get(sample.name)?.iter().rev().find(|set| set.is_of(sample))?;
-            Some(found.value.at(elapsed))
+            let is_part = sample.name == WAITING_BY_REASON && !set.contains_key(WAITING_BY_REASON);
+            let name = if is_part { WAITING } else { sample.name };
+            let found = set.get(name)?.iter().rev().find(|set| set.is_of(sample))?;
+            let is_nothing = is_part && sample.label("reason") != Some("capacity");
+            Some(if is_nothing { 0.0 } else { found.value.at(elapsed) })
         })
     }
 
@@ -393,6 +401,21 @@ vllm:request_prompt_tokens_sum{engine=\"0\"} 0.0
             overrides.set(&json!({"vllm:num_requests_running": many}), PAGE, true).unwrap_err().contains("more than")
         );
         assert_eq!(overrides.shown(), json!({"vllm:prompt_tokens_total": 9}));
+    }
+
+    #[test]
+    fn reasons_have_the_sum_of_what_waits() {
+        let page = "vllm:num_requests_waiting{engine=\"0\"} 0.0\n\
+                    vllm:num_requests_waiting_by_reason{engine=\"0\",reason=\"capacity\"} 0.0\n\
+                    vllm:num_requests_waiting_by_reason{engine=\"0\",reason=\"deferred\"} 2.0\n";
+        let overrides = MetricOverrides::default();
+        let with = |values: Value| {
+            overrides.set(&values, page, true).unwrap();
+            scraped::samples(&overrides.apply(page.to_owned())).map(|sample| sample.value).collect::<Vec<_>>()
+        };
+        assert_eq!(with(json!({WAITING: 3})), [3.0, 3.0, 0.0]);
+        let deferred = json!({"labels": {"reason": "deferred"}, "value": 5});
+        assert_eq!(with(json!({WAITING_BY_REASON: [deferred]})), [3.0, 0.0, 5.0]);
     }
 
     #[test]

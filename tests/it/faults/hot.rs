@@ -47,6 +47,10 @@ async fn faults_are_replaced_and_removed_while_the_server_runs() {
     let removed = change(&server, "DELETE", "").await.json();
     assert_eq!([&removed["faults"], &removed["hits"], &removed["not_said"]], [&json!([]); 3]);
     assert_eq!(status(&server, &[]).await, 200);
+    let shown = client::send(server.address, &get("/vcr/faults")).await.json();
+    let hits = shown["hits"].as_array().unwrap().iter();
+    let hits = hits.map(|hit| (hit["fault"].as_str().unwrap().split(' ').next().unwrap(), &hit["of"]));
+    assert_eq!(hits.collect::<Vec<_>>(), ["503", "429", "500"].map(|name| (name, &json!(null))));
 }
 
 #[tokio::test]

@@ -95,6 +95,9 @@ async fn faults_that_happened_are_in_the_report() {
         let listed = server.get("/vcr/faults").await["hits"].clone();
         let lines: Vec<&str> = listed.as_array().unwrap().iter().map(|hit| hit["fault"].as_str().unwrap()).collect();
         assert_eq!(lines.len(), 2, "{listed}");
+        // What happened stays, whatever faults there are at the end.
+        let removed = client::Request { method: "DELETE", ..get("/vcr/faults") };
+        assert_eq!(client::send(server.address, &removed).await.status, 200);
         let (_, said) = server.stop();
         assert_eq!(json_of(&report)["faults"], json!({"hits": lines}));
         assert!(said.contains("2 faults happened; each of these flags repeats one:\n"), "{said}");

@@ -272,6 +272,21 @@ async fn batches_are_dropped_doubled_and_reordered_at_their_numbers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_that_waits_is_doubled_and_sent_after_the_next_one_that_is() {
+    let lines = |next: u64| {
+        ["kv-reorder", "kv-double"]
+            .iter()
+            .zip([1, 1])
+            .chain([(&"kv-drop", 2)])
+            .map(|(name, place)| format!("{name} at event {}", next + place))
+            .collect()
+    };
+    let expected = |next: u64| ([0, 3, 1, 1, 4].iter().map(|place| next + place).collect::<Vec<_>>(), next + 4);
+    let (_, hits, _) = published_with(lines, 5, expected).await;
+    assert_eq!(hits.len(), 3, "{hits:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn numbers_begin_anew_and_a_replay_is_cut() {
     let lines =
         |next: u64| vec![format!("kv-reset at event {}", next + 2), format!("kv-replay-cut:2 at event {}", next + 4)];
@@ -345,7 +360,7 @@ async fn a_server_dies_and_starts_cold_and_one_that_refuses_keeps_its_cache() {
         }
     };
     assert_eq!([cached().await, cached().await], [0, 32]);
-    for (line, expected) in [("refuse where until=2s", 32), ("die where until=2s", 0)] {
+    for (count, (line, expected)) in (1..).zip([("refuse where until=2s", 32), ("die where until=2s", 0)]) {
         let mut idle = TcpStream::connect(play.address).await.unwrap();
         assert_eq!(put(play.address, "/vcr/faults", &json!({"faults": [line]})).await.status, 200);
         open(false).await;
@@ -354,7 +369,7 @@ async fn a_server_dies_and_starts_cold_and_one_that_refuses_keeps_its_cache() {
         open(true).await;
         assert_eq!(cached().await, expected, "{line}");
         let hits = hits(&play).await;
-        assert!(hits.len() == 1 && hits[0].starts_with(line.split(' ').next().unwrap()), "{hits:?}");
+        assert!(hits.len() == count && hits[count - 1].starts_with(line.split(' ').next().unwrap()), "{hits:?}");
     }
 }
 
@@ -377,6 +392,18 @@ async fn a_cache_without_free_blocks_lets_requests_wait_until_it_has_some() {
     assert_eq!(put(play.address, "/vcr/faults", &json!([])).await.status, 200);
     assert_eq!(waiting.await.unwrap().status, 200);
     assert_eq!(play.get("/vcr/engine").await["differences"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_needs_an_engine_does_not_happen_without_one() {
+    let usual = ["play", "--port", "0", "--synthetic", "random", "--fault", "slower:3", "--fault", "kv-exhausted"];
+    let mut play = Running::start(&usual);
+    play.waits_for("`kv-exhausted` is about a simulated engine: nothing happens without --engine");
+    let shown = play.get("/vcr/faults").await;
+    assert_eq!([&shown["faults"][0]["happened"], &shown["faults"][1]["happened"]], [0, 0]);
+    assert_eq!(shown["hits"], json!([]));
+    let (_, said) = play.stop();
+    assert!(said.contains("`slower:3` is about") && !said.contains("happened; each"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -50,6 +50,8 @@ type UpstreamAddress = watch::Sender<Option<SocketAddr>>;
 pub(super) struct Proxy {
     pub(super) address: SocketAddr,
     pub(super) upstream: UpstreamAddress,
+    /// How many connections there were.
+    pub(super) accepted: watch::Receiver<usize>,
 }
 
 impl Proxy {
@@ -57,9 +59,11 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (upstream, known) = watch::channel(None);
+        let (count, accepted) = watch::channel(0);
         let place = Arc::new(Mutex::new(Bytes::new()));
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
+                count.send_modify(|count| *count += 1);
                 let (mut known, place) = (known.clone(), Arc::clone(&place));
                 tokio::spawn(async move {
                     let Some(upstream) = known.wait_for(Option::is_some).await.ok().and_then(|known| *known) else {
@@ -69,7 +73,7 @@ impl Proxy {
                 });
             }
         });
-        Self { address, upstream }
+        Self { address, upstream, accepted }
     }
 }
 

@@ -17,7 +17,16 @@ use super::proxy::{Bug, Proxy};
 
 /// What is proven of the proxy, with two streams of chats.
 async fn proof(bug: Bug, only: &[ProveCheck]) -> Proof {
+    proof_until(bug, only, None).await
+}
+
+/// The same, stopped after so many requests.
+async fn proof_until(bug: Bug, only: &[ProveCheck], most: Option<usize>) -> Proof {
     let proxy = Proxy::start(bug).await;
+    let mut accepted = proxy.accepted.clone();
+    let stop = async move {
+        accepted.wait_for(|count| most.is_some_and(|most| *count >= most)).await.unwrap();
+    };
     let mut streams = ground_truth(GroundSources::default(), "m").await.unwrap();
     streams.truncate(2);
     streams.iter_mut().for_each(|stream| stream.by_endpoint.retain(|(endpoint, _)| *endpoint == Endpoint::Chat));
@@ -27,13 +36,13 @@ async fn proof(bug: Bug, only: &[ProveCheck]) -> Proof {
     let plan = ProvePlan {
         only: only.iter().copied().collect::<BTreeSet<_>>(),
         cases: 30,
-        duration: None,
+        duration: most.map(|_| Duration::from_secs(3600)),
         isolation: 40,
         shrink: 10,
         wait: Duration::from_secs(30),
         places,
     };
-    prover.prove(&plan).await.unwrap()
+    prover.prove(&plan, stop).await.unwrap()
 }
 
 async fn prover(proxy: &Proxy, streams: Vec<vllm_vcr::prove::GroundStream>) -> Prover {
@@ -84,6 +93,17 @@ async fn a_proxy_without_a_bug_passes() {
     assert_eq!(proof.checks.len(), 5);
     assert!(proof.checks.iter().all(|check| check.cases >= 16), "{proof:#?}");
     assert_eq!((proof.endpoints, proof.together), (vec![Endpoint::Chat], 40));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_found_is_kept_when_it_is_stopped() {
+    let found = proof_until(Bug::Drop, &[ProveCheck::Stream, ProveCheck::Error], Some(300)).await;
+    assert!(found.is_stopped && !found.holds() && found.checks[0].failed > 0, "{:?}", found.checks);
+    assert_eq!((found.checks[1].cases, found.checks[1].failed), (0, 0));
+    assert_eq!(found.failures[0].check, ProveCheck::Stream);
+    assert!(found.failures[0].script.contains("event 4 of"), "{}", found.failures[0].script);
+    let found = proof_until(Bug::Nothing, &[ProveCheck::Stream], Some(300)).await;
+    assert!(!found.holds() && found.failures.is_empty(), "{:?}", found.failures);
 }
 
 #[tokio::test(flavor = "multi_thread")]

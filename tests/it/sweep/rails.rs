@@ -1,6 +1,9 @@
 //! Each weakness is named, and a rail that holds is one.
 
-use std::{sync::atomic::AtomicU64, time::Duration};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use http::HeaderMap;
 use tokio::net::TcpListener;
@@ -18,7 +21,18 @@ async fn swept(rail: Rail, only: &str, cells: usize, compare: CleanCompare) -> S
     swept_of(canary, rail, (only, cells), compare).await
 }
 
-async fn swept_of(canary: Canary, rail: Rail, (only, cells): (&str, usize), compare: CleanCompare) -> SweepReport {
+async fn swept_of(canary: Canary, rail: Rail, cells: (&str, usize), compare: CleanCompare) -> SweepReport {
+    swept_until(canary, rail, cells, compare, u64::MAX).await
+}
+
+/// The same, stopped after so many requests.
+async fn swept_until(
+    canary: Canary,
+    rail: Rail,
+    (only, cells): (&str, usize),
+    compare: CleanCompare,
+    most: u64,
+) -> SweepReport {
     let running = RunningRail::start(rail).await;
     let only: Vec<Vec<String>> = only.split(' ').map(|only| only.split('/').map(str::to_owned).collect()).collect();
     let only = if only[0][0].is_empty() { Vec::new() } else { only };
@@ -35,7 +49,20 @@ async fn swept_of(canary: Canary, rail: Rail, (only, cells): (&str, usize), comp
     };
     let (through, direct) = (client(running.address), client(behind.address));
     let sweeper = Sweeper { behind, client: through, direct, plan, counter: AtomicU64::new(0) };
-    sweeper.sweep().await.unwrap()
+    let stop = async {
+        while sweeper.counter.load(Ordering::Relaxed) < most {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    sweeper.sweep(stop).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_found_is_kept_when_it_is_stopped() {
+    let canary = Canary::new(CANARY.to_owned(), Vec::new()).unwrap();
+    let found = swept_until(canary, Rail::PassThrough, ("", 5000), CleanCompare::Bytes, 200).await;
+    assert!(found.is_stopped && !found.holds() && !found.failed.is_empty(), "{:?}", found.rows);
+    assert!((1..5000).contains(&found.cells()), "{}", found.cells());
 }
 
 #[tokio::test(flavor = "multi_thread")]

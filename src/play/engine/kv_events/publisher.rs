@@ -38,8 +38,8 @@ struct Publisher {
     faults: PublisherFaults,
     /// What is subtracted from the engine's numbers, since a fault restarted them.
     base: u64,
-    /// A batch that is sent after the next one.
-    held: Option<EventBatch>,
+    /// A batch that is sent after the next one that is, so many times.
+    held: Option<(EventBatch, usize)>,
     kept: Option<Arc<replay::KeptBatches>>,
     shared: Arc<PublisherState>,
 }
@@ -227,16 +227,16 @@ impl Publisher {
         }
         batch.seq = batch.seq.saturating_sub(self.base);
         keep(self.kept.as_deref(), &self.shared, &batch, fate.kept);
+        let times = if fate.is_dropped { 0 } else { 1 + usize::from(fate.is_doubled) };
         if fate.is_held && self.held.is_none() {
-            self.held = Some(batch);
+            self.held = Some((batch, times));
             return fate.restarts.is_some();
         }
-        let times = if fate.is_dropped { 0 } else { 1 + usize::from(fate.is_doubled) };
-        for _ in 0..times {
-            self.send(batch.clone()).await;
-        }
-        if let Some(held) = self.held.take() {
-            self.send(held).await;
+        let held = if fate.is_dropped { None } else { self.held.take() };
+        for (batch, times) in [(batch, times)].into_iter().chain(held) {
+            for _ in 0..times {
+                self.send(batch.clone()).await;
+            }
         }
         fate.restarts.is_some()
     }
