@@ -11,7 +11,7 @@ use crate::{
     cli::{
         failure::Failure,
         gateway, output, runtime,
-        values::{Secret, api_path_advice, with_unit},
+        values::{Secret, api_path_advice, some_time},
     },
     conform::{
         ConformCheck, ConformClient, ConformError, ShapeDifference, check_exchanges, check_kv_events, check_metrics,
@@ -59,7 +59,7 @@ pub(in crate::cli) struct ConformArgs {
     #[arg(long, value_name = "FILE")]
     target_ca: Option<PathBuf>,
     /// Time limit for a whole response, and for a KV event.
-    #[arg(long, value_name = "DURATION", value_parser = with_unit, default_value = "60s")]
+    #[arg(long, value_name = "DURATION", value_parser = some_time, default_value = "60s")]
     timeout: Duration,
 }
 

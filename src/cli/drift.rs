@@ -17,7 +17,7 @@ use crate::{
         player::files::{cassettes, once},
         redaction::{self, RedactionArgs},
         runtime,
-        values::{Secret, with_unit},
+        values::{Secret, some_time},
     },
     net::upstream::{Upstream, UpstreamUrl},
     recording::cassette::{self, Cassette},
@@ -62,7 +62,7 @@ pub(in crate::cli) struct DriftArgs {
     #[arg(long, value_name = "FILE")]
     live_ca: Option<PathBuf>,
     /// Time limit for a whole response.
-    #[arg(long, value_name = "DURATION", value_parser = with_unit, default_value = "120s")]
+    #[arg(long, value_name = "DURATION", value_parser = some_time, default_value = "120s")]
     timeout: Duration,
     /// Requests at once. If the server is busy (429, 503), each is tried four times, after the pause that it asks for.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=256))]

@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use crate::{
     cli::{
         failure::Failure,
-        values::{Secret, host_and_port, with_unit},
+        values::{Secret, host_and_port, some_time, with_unit},
     },
     net::{
         server,
@@ -48,7 +48,7 @@ pub(in crate::cli) struct GatewayArgs {
     #[arg(long, value_name = "NAME", default_value = "prove")]
     pub(in crate::cli) model: String,
     /// Time without a byte after which a stream has failed, unless it is meant to stall.
-    #[arg(long, value_name = "DURATION", value_parser = with_unit, default_value = "20s")]
+    #[arg(long, value_name = "DURATION", value_parser = some_time, default_value = "20s")]
     pub(in crate::cli) timeout: Duration,
     /// Time limit for the gateway to answer a first request.
     #[arg(long, value_name = "DURATION", value_parser = with_unit, default_value = "20s")]

@@ -9,7 +9,7 @@ use crate::{
     cli::{
         failure::{Exit, Failure},
         output, runtime,
-        values::with_unit,
+        values::some_time,
     },
     net::upstream::{OutgoingBody, Upstream, UpstreamOptions, UpstreamUrl},
 };
@@ -23,7 +23,7 @@ pub(in crate::cli) struct HealthArgs {
     #[arg(value_name = "URL", default_value = "http://127.0.0.1:8000")]
     url: UpstreamUrl,
     /// Time limit for the connection and the response together.
-    #[arg(long, value_name = "DURATION", value_parser = with_unit, default_value = "3s")]
+    #[arg(long, value_name = "DURATION", value_parser = some_time, default_value = "3s")]
     timeout: Duration,
 }
 

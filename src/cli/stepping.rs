@@ -17,7 +17,7 @@ use crate::{
         step_clock::{Knobs, Profile, Spread, StepFit, StepTimes},
     },
     recording::trace::Sources,
-    replay::steps,
+    replay::steps::StreamedRecords,
 };
 
 /// A count of tokens; `None` for the default.
@@ -186,8 +186,12 @@ pub(in crate::cli) fn times(args: &SteppingArgs, own: &OwnTimes) -> Result<Optio
 /// A model of the steps of traces.
 pub(in crate::cli) fn fitted(paths: &[PathBuf]) -> Result<StepFit, Failure> {
     let sources = Sources::gather(paths)?;
-    let (records, _) = steps::streamed(&sources)?;
-    StepFit::of(&steps::measured(&records))
+    let streamed = StreamedRecords::of(&sources)?;
+    if streamed.sampled() < streamed.count {
+        let (sampled, all, name) = (streamed.sampled(), streamed.count, sources.name());
+        output::note(&format!("step times of {name} are fitted to an even sample, {sampled} of {all} requests\n"));
+    }
+    StepFit::of(&streamed.measured())
         .map_err(|error| Failure::input(error).hint(format!("the trace is {}", sources.name())))
 }
 

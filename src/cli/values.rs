@@ -102,6 +102,13 @@ pub(in crate::cli) fn with_unit(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|error| error.to_string())
 }
 
+/// Reads such a duration that is not zero: nothing could ever be in time for that.
+pub(in crate::cli) fn some_time(text: &str) -> Result<Duration, String> {
+    let duration = with_unit(text)?;
+    let refusal = "zero would end everything at once; leave the flag out for its default";
+    (!duration.is_zero()).then_some(duration).ok_or_else(|| refusal.to_owned())
+}
+
 values! {
     CleanCompare {
         Content "content" "Texts, calls, reasons, log probabilities and token counts, in a valid response",

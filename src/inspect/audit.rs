@@ -149,7 +149,7 @@ impl AuditTally {
         } else {
             ("block hashes", "which prompts share a beginning, and a reader who guesses a prompt can check the guess")
         };
-        let ids = if meta.extra.contains_key("ids_permuted") {
+        let ids = if meta.has_permuted_ids() {
             ("permuted token ids", "which tokens repeat; the key, or much patience with frequencies, gives the text")
         } else {
             ("token ids", "the answers' text, by the model's tokenizer")
@@ -200,7 +200,7 @@ impl AuditTally {
             let Some(content) = content else { continue };
             revealed.records += 1;
             if revealed.example.is_none() && !content.is_empty() {
-                revealed.example = Some(clipped(&content, 60).escape_debug().to_string());
+                revealed.example = Some(one_line(&clipped(&content, 60)).into_owned());
             }
         }
     }

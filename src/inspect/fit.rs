@@ -13,7 +13,7 @@ use crate::{
         step_clock::{FitError, StepClock, StepFit, StepTimes},
     },
     recording::trace::{Record, Sources, TraceError},
-    replay::steps,
+    replay::steps::{StreamedRecords, first_streamed},
 };
 
 /// Tokens of a block of prompts whose trace has none.
@@ -42,6 +42,10 @@ pub struct Predicted {
 pub struct FitReport {
     /// The traces.
     pub path: String,
+    /// Their requests whose tokens were streamed.
+    pub requests: usize,
+    /// Those whose steps were measured: an even sample of many.
+    pub sampled_requests: usize,
     /// Steps that were measured.
     pub steps: usize,
     /// Milliseconds of every step.
@@ -69,6 +73,8 @@ pub struct Prediction {
     pub path: String,
     /// Its requests with arrivals and tokens.
     pub requests: usize,
+    /// The number of all such requests, where these are the first ones only.
+    pub first_of: Option<usize>,
     /// The figures.
     pub figures: Vec<Figure>,
 }
@@ -111,14 +117,16 @@ pub enum InspectFitError {
 /// # Errors
 /// When a trace cannot be read, or shows too few steps.
 pub fn fit(sources: &Sources, predicted: Option<&Predicted>) -> Result<FitReport, InspectFitError> {
-    let (records, _) = steps::streamed(sources)?;
+    let streamed = StreamedRecords::of(sources)?;
     let path = sources.name();
-    let fit = StepFit::of(&steps::measured(&records));
+    let fit = StepFit::of(&streamed.measured());
     let fit = fit.map_err(|error| InspectFitError::Fit { path: path.clone(), error })?;
     let prediction = predicted.map(|predicted| predict(&fit, predicted)).transpose()?;
     let (model, (median_error, p90_error)) = (fit.model, fit.errors);
     Ok(FitReport {
         path,
+        requests: streamed.count,
+        sampled_requests: streamed.sampled(),
         steps: fit.steps,
         step_ms: model.step * 1e3,
         decode_ms: model.decode * 1e3,
@@ -133,8 +141,8 @@ pub fn fit(sources: &Sources, predicted: Option<&Predicted>) -> Result<FitReport
 
 fn predict(fit: &StepFit, predicted: &Predicted) -> Result<Prediction, InspectFitError> {
     let sources = Sources::gather(std::slice::from_ref(&predicted.path))?;
-    let (mut records, block_size) = steps::streamed(&sources)?;
-    records.retain(|record| record.arrival.is_some());
+    let (records, block_size, count) = first_streamed(&sources)?;
+    let first_of = Some(count).filter(|count| *count > records.len());
     let path = sources.name();
     if records.is_empty() {
         return Err(InspectFitError::NoArrivals(path));
@@ -154,7 +162,7 @@ fn predict(fit: &StepFit, predicted: &Predicted) -> Result<Prediction, InspectFi
     let recorded: Vec<RequestTimeline> = records.iter().map(recorded).collect();
     let pairs: Vec<(&RequestTimeline, &RequestTimeline)> =
         recorded.iter().zip(&timelines).filter(|(_, timeline)| !timeline.tokens.is_empty()).collect();
-    Ok(Prediction { path, requests: pairs.len(), figures: figures(&pairs) })
+    Ok(Prediction { path, requests: pairs.len(), first_of, figures: figures(&pairs) })
 }
 
 /// A record as a request: prompts that share blocks have the same ids there.
@@ -231,7 +239,10 @@ fn mean(values: &[f64]) -> f64 {
 
 impl fmt::Display for FitReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: {} steps", self.path, self.steps)?;
+        let (sampled, all) = (self.sampled_requests, self.requests);
+        let sample =
+            if sampled < all { format!(" of {sampled} of {all} requests, an even sample") } else { String::new() };
+        writeln!(f, "{}: {} steps{sample}", self.path, self.steps)?;
         writeln!(f, "every step            {:>10.4} ms", self.step_ms)?;
         writeln!(f, "each decode           {:>10.4} ms", self.decode_ms)?;
         writeln!(f, "each prompt token     {:>10.4} ms", self.prefill_token_ms)?;
@@ -244,8 +255,9 @@ impl fmt::Display for FitReport {
             percent(self.median_error),
             percent(self.p90_error)
         )?;
-        let Some(Prediction { path, requests, figures }) = &self.prediction else { return Ok(()) };
-        writeln!(f, "\n{path}: {requests} requests, recorded and predicted")?;
+        let Some(Prediction { path, requests, first_of, figures }) = &self.prediction else { return Ok(()) };
+        let first = first_of.map(|all| format!(" (the first of {all})")).unwrap_or_default();
+        writeln!(f, "\n{path}: {requests} requests{first}, recorded and predicted")?;
         for Figure { name, recorded_ms, predicted_ms } in figures {
             let off = if *recorded_ms > 0.0 { (predicted_ms / recorded_ms - 1.0) * 100.0 } else { 0.0 };
             writeln!(f, "{name:<9} {recorded_ms:>10.2} ms {predicted_ms:>10.2} ms {off:>+7.1} %")?;

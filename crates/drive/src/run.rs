@@ -52,6 +52,9 @@ use crate::{
 /// Characters of an error response that are shown.
 const MOST_SHOWN: usize = 200;
 
+/// Text of an error response that cannot be read.
+const UNREAD: &str = "a response that cannot be read: it has a content encoding, or is too large";
+
 /// Time between the plan and the first request, in which the workers begin.
 const LEAD: Duration = Duration::from_millis(50);
 
@@ -165,6 +168,8 @@ struct DrivenRun {
     chains: Vec<usize>,
     rules: RedactionRules,
     start: Instant,
+    /// Longest pause of a response.
+    idle: Option<Duration>,
     /// When each request was to be sent, in nanoseconds from the start.
     intended: Vec<AtomicU64>,
     /// No session begins after this.
@@ -208,6 +213,7 @@ pub async fn drive(
         targets: drive.targets.iter().map(ToString::to_string).collect(),
         chains: chains(&plan, workload.requests.len()),
         rules: drive.rules,
+        idle: drive.idle,
         start,
         counts: SharedCounts::default(),
         prompts: drive.prompts,
@@ -269,10 +275,11 @@ impl DrivenRun {
     }
 }
 
-/// Text of a response that was no error by its status: its type, and its body or the event with the error.
+/// Text of a response that failed, though not by its status: where it leads or its type, and its body or the event with the error.
 fn error_text(record: &Record) -> Option<Vec<u8>> {
     let Some(response) = &record.response else {
-        return Some(record.error.as_ref()?.body.as_ref()?.clone().into_bytes());
+        let body = record.error.as_ref().and_then(|error| error.body.as_deref());
+        return Some(body.or((record.output_tokens == 0).then_some(UNREAD))?.into());
     };
     let data = match &response.content {
         ResponseContent::Body(body) => body.as_slice(),
@@ -282,7 +289,9 @@ fn error_text(record: &Record) -> Option<Vec<u8>> {
             error.or_else(|| data.next()).unwrap_or_default().as_bytes()
         }
     };
-    Some([response.header("content-type").unwrap_or("no content type").as_bytes(), b": ", data].concat())
+    let place = response.header("location").map(|place| format!("location {place}"));
+    let kind = response.header("content-type").unwrap_or("no content type");
+    Some([place.as_deref().unwrap_or(kind).as_bytes(), b": ", data].concat())
 }
 
 /// The beginning of a body in a line, without secrets: those of a run's own headers too.
@@ -353,7 +362,7 @@ fn hook(run: Arc<OnceLock<(Arc<DrivenRun>, Duration)>>, results: Arc<Results>) -
             record.extra.insert(TARGET.to_owned(), json!(target));
         }
         results.add(index, request, intended, sent, record);
-        if let (Some(Outcome::Error), Some(status @ ..400), None | Some(0)) =
+        if let (Some(Outcome::Error | Outcome::UpstreamFailed), Some(status @ ..400), None | Some(0)) =
             (record.outcome, record.status, record.choice)
         {
             error_text(record).into_iter().for_each(|text| run.add_error(&status.to_string(), &text));

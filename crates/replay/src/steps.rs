@@ -9,7 +9,7 @@
 use engine::step_clock::{MeasuredStep, StepWork};
 use recording::trace::{Joined, Record, Sources, TraceError};
 
-/// Records that are looked at, from the first on.
+/// Records that are kept at the most.
 const MOST_RECORDS: usize = 8192;
 
 /// Steps that are measured at the most, evenly spread.
@@ -20,6 +20,7 @@ const MOST_STEPS: usize = 65_536;
 const APART: (f64, f64) = (0.008, 0.4);
 
 /// A record as a stream of tokens, times in seconds from the trace's zero.
+#[derive(Debug)]
 struct TokenStream {
     arrival: f64,
     first: f64,
@@ -30,32 +31,90 @@ struct TokenStream {
     output: f64,
 }
 
-/// The records of traces that streamed any tokens, as far as they are looked at, and the tokens of their blocks.
+/// Streams of tokens in traces, whose steps are measured.
+#[derive(Debug, Default)]
+pub struct StreamedRecords {
+    /// How many there are.
+    pub count: usize,
+    /// The times of all that have an arrival: who took part in a step.
+    streams: Vec<TokenStream>,
+    /// An even sample of them, each `every`th.
+    sample: Vec<Record>,
+    every: usize,
+}
+
+impl StreamedRecords {
+    /// Reads them from traces.
+    ///
+    /// # Errors
+    /// When a trace cannot be read.
+    pub fn of(sources: &Sources) -> Result<Self, TraceError> {
+        let mut streamed = Self::default();
+        each_streamed(sources, |record| streamed.add(record))?;
+        Ok(streamed)
+    }
+
+    fn add(&mut self, record: Record) {
+        self.streams.extend(TokenStream::of(&record));
+        if self.sample.len() == MOST_RECORDS {
+            // Every other one, the first included: what is kept is each `every`th again.
+            let mut number = 0;
+            self.sample.retain(|_| {
+                number += 1;
+                number % 2 == 1
+            });
+            self.every *= 2;
+        }
+        self.every = self.every.max(1);
+        self.sample.extend(Some(record).filter(|_| self.count.is_multiple_of(self.every)));
+        self.count += 1;
+    }
+
+    /// Number of those whose steps are measured.
+    #[must_use]
+    pub fn sampled(&self) -> usize {
+        self.sample.len()
+    }
+
+    /// Measures the steps.
+    #[must_use]
+    pub fn measured(&self) -> Vec<MeasuredStep> {
+        let others = Others::of(&self.streams);
+        let gaps: usize = self.sample.iter().map(|record| record.chunks.len()).sum();
+        let every = gaps.div_ceil(MOST_STEPS).max(1);
+        let mut measured: Vec<MeasuredStep> =
+            self.sample.iter().flat_map(|record| of_gaps(record, &others)).step_by(every).collect();
+        let streams = self.sample.iter().filter_map(TokenStream::of);
+        measured.extend(streams.filter_map(|stream| others.alone(&stream)));
+        measured
+    }
+}
+
+/// Calls `take` with each record of traces that streamed any tokens; returns the tokens of their blocks.
+fn each_streamed(sources: &Sources, mut take: impl FnMut(Record)) -> Result<Option<u32>, TraceError> {
+    let mut joined = Joined::of(sources);
+    while let Some(record) = joined.next_sound()? {
+        if !record.chunks.is_empty() && record.stream != Some(false) {
+            take(record);
+        }
+    }
+    Ok(joined.block_size())
+}
+
+/// The first records of traces that streamed any tokens and have an arrival, as many as are looked at, the tokens of their blocks, and how many such
+/// records there are.
 ///
 /// # Errors
 /// When a trace cannot be read.
-pub fn streamed(sources: &Sources) -> Result<(Vec<Record>, Option<u32>), TraceError> {
-    let (mut records, mut joined) = (Vec::new(), Joined::of(sources));
-    while records.len() < MOST_RECORDS {
-        let Some(record) = joined.next_sound()? else { break };
-        if !record.chunks.is_empty() && record.stream != Some(false) {
-            records.push(record);
+pub fn first_streamed(sources: &Sources) -> Result<(Vec<Record>, Option<u32>, usize), TraceError> {
+    let (mut first, mut count) = (Vec::new(), 0);
+    let block_size = each_streamed(sources, |record| {
+        if record.arrival.is_some() {
+            count += 1;
+            first.extend(Some(record).filter(|_| count <= MOST_RECORDS));
         }
-    }
-    Ok((records, joined.block_size()))
-}
-
-/// Measures the steps in records.
-#[must_use]
-pub fn measured(records: &[Record]) -> Vec<MeasuredStep> {
-    let streams: Vec<TokenStream> = records.iter().filter_map(TokenStream::of).collect();
-    let others = Others::of(&streams);
-    let gaps: usize = records.iter().map(|record| record.chunks.len()).sum();
-    let every = gaps.div_ceil(MOST_STEPS).max(1);
-    let mut measured: Vec<MeasuredStep> =
-        records.iter().flat_map(|record| of_gaps(record, &others)).step_by(every).collect();
-    measured.extend(streams.iter().filter_map(|stream| others.alone(stream)));
-    measured
+    })?;
+    Ok((first, block_size, count))
 }
 
 /// The steps behind a record's gaps after its first token.
@@ -208,7 +267,9 @@ mod tests {
     }
 
     fn steps(records: &[Record]) -> Vec<(u32, u32, u32, f64, bool)> {
-        let measured = measured(records);
+        let mut streamed = StreamedRecords::default();
+        records.iter().cloned().for_each(|record| streamed.add(record));
+        let measured = streamed.measured();
         let millis = |step: &MeasuredStep| (step.seconds * 1000.0).round();
         let plain = |step: &MeasuredStep| {
             (step.work.decodes, step.work.prefills, step.work.prefill_tokens, millis(step), step.is_request)
@@ -222,6 +283,20 @@ mod tests {
             steps(&[record(0, 100, &[50, 10, 10])]),
             [(1, 0, 0, 10.0, false), (1, 0, 0, 10.0, false), (0, 1, 100, 50.0, true)]
         );
+    }
+
+    #[test]
+    fn many_records_are_sampled_evenly_and_all_of_them_take_part() {
+        let mut streamed = StreamedRecords::default();
+        // Two at a time, twice as slow in the last tenth.
+        for pair in 0..10_000 {
+            let step = if pair < 9000 { 10 } else { 20 };
+            (0..2).for_each(|_| streamed.add(record(pair * 100, 10, &[step, step, step])));
+        }
+        let measured = streamed.measured();
+        assert_eq!((streamed.count, streamed.sampled(), measured.len()), (20_000, 5000, 10_000));
+        assert!(measured.iter().all(|step| step.work.decodes == 2), "{:?}", measured.first());
+        assert_eq!(measured.iter().filter(|step| step.seconds > 0.015).count(), 1000);
     }
 
     #[test]

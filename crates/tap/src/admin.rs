@@ -3,7 +3,7 @@
 //! `/metrics` shows every count. `/health` is 200 as long as requests are forwarded; `/health/recording` is 503 while no
 //! trace can be written, the disk does not answer or the recorder cannot keep up. Nothing else is answered, and nothing here shows what clients send.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, path::Path, sync::Arc};
 
 use axum::{
     Router,
@@ -13,7 +13,7 @@ use axum::{
 };
 use http::{HeaderValue, StatusCode, header};
 
-use super::{counts::RecorderCounts, shared_state::SharedState};
+use super::{counts::RecorderCounts, recorder::TraceRecorder, shared_state::SharedState};
 use net::server::Listener;
 use recording::recorder::RecorderState;
 use replay::account::serve_router;
@@ -32,6 +32,12 @@ impl Handle {
     /// Closes the trace file within a second and goes on in the next one. Standard output is not rotated.
     pub fn rotate(&self) {
         self.shared.rotate();
+    }
+
+    /// The first file of its trace, which has a number in its name where that was taken.
+    #[must_use]
+    pub fn trace_file(&self) -> &Path {
+        self.shared.recorder.as_ref().map_or(Path::new(""), TraceRecorder::file)
     }
 
     /// Returns every counter in Prometheus' text format.

@@ -36,6 +36,13 @@ impl ClientBody {
             _ => 0,
         }
     }
+
+    /// Ends the exchange of a stream that is given up because nothing comes of it.
+    pub fn time_out(&mut self) {
+        if let ProxyBody::ObservedStream(stream) = &mut self.0 {
+            stream.inner_mut().into_iter().for_each(super::observed_stream::ObservedStream::time_out);
+        }
+    }
 }
 
 impl Body for ClientBody {

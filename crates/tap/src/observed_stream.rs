@@ -27,7 +27,7 @@ use net::{
     upstream::Relayed,
     wire::{RawEvent, SseSplitter, event_data},
 };
-use recording::exchange::outcome_of;
+use recording::{exchange::outcome_of, trace::Outcome};
 use replay::player::CompletedBody;
 
 /// An event longer than this is passed on without being looked at, and so is the rest of its stream.
@@ -83,6 +83,11 @@ impl ObservedStream {
     /// Tokens of the first choice so far.
     pub(super) fn tokens(&self) -> u32 {
         self.exchange.observed.choices.first().map_or(0, |choice| choice.meter.tokens())
+    }
+
+    /// Ends the exchange of a stream that is given up.
+    pub(super) fn time_out(&mut self) {
+        self.exchange.end(Outcome::TimedOut);
     }
 
     /// Observes received bytes. They pass unchanged if nothing has to be restored.

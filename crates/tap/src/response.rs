@@ -151,6 +151,8 @@ async fn whole_answer(
     if let Some(parsed) = &parsed {
         exchange.observed.observe_response(parsed, at);
     }
+    // It came whole, as one of another type.
+    exchange.observed.unread |= parsed.is_none();
     let restored = parsed.as_ref().filter(|_| added.any()).and_then(|parsed| restore_answer(&bytes, parsed, &added));
     drop(parsed);
     let bytes = match restored {

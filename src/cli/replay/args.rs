@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{find_max, inputs, outputs::OutputArgs, server_side};
 use crate::{
-    cli::values::{Secret, one_of, share, with_unit, within},
+    cli::values::{Secret, one_of, share, some_time, with_unit, within},
     drive::History,
     net::upstream::UpstreamUrl,
     replay::meter::Slo,
@@ -107,8 +107,8 @@ pub(in crate::cli) struct ReplayArgs {
     /// Sends this text as `cache_salt`, so that a server's prefix cache has nothing of earlier runs; `run` is a new text for each run.
     #[arg(long, help_heading = "Requests", value_name = "TEXT")]
     pub(in crate::cli) cache_salt: Option<String>,
-    /// Longest wait for the head of a response, and between its bytes.
-    #[arg(long, help_heading = "Server", value_name = "DURATION", value_parser = with_unit, default_value = "10m")]
+    /// Longest wait for the head of a response, and between its bytes; comments of an event stream, which only keep it alive, are none.
+    #[arg(long, help_heading = "Server", value_name = "DURATION", value_parser = some_time, default_value = "10m")]
     pub(in crate::cli) timeout: Duration,
     /// Latency limits: itl limits the largest gap of a request, tpot its mean gap. The report has the requests and tokens per second that
     /// meet them.

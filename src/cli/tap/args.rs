@@ -15,7 +15,7 @@ use crate::{
         player::args::{CassetteArgs, DEFAULT_FOLDER},
         redaction::RedactionArgs,
         tap::engine_core::{EngineCoreArgs, SCHEME, TapUpstream, USUAL_ENGINE_CORE, listen_address},
-        values::{host_and_port, one_of, share, with_unit},
+        values::{host_and_port, one_of, share, some_time, with_unit},
     },
     text::prompt::BlockHashAlgorithm,
 };
@@ -237,16 +237,6 @@ fn path(typed: &str) -> Result<String, String> {
         _ if typed.contains('?') => Err("a path has no query: leave out the part from `?` on".to_owned()),
         _ if typed.starts_with('/') => Ok(typed.to_owned()),
         _ => Err(format!("a path begins with a slash: write it as `/{}`", typed.trim_start_matches('*'))),
-    }
-}
-
-/// A duration that is not zero: nothing could ever be in time for that.
-fn some_time(typed: &str) -> Result<Duration, String> {
-    let duration = with_unit(typed)?;
-    if duration.is_zero() {
-        Err("zero would end everything at once; leave the flag out for no limit".to_owned())
-    } else {
-        Ok(duration)
     }
 }
 

@@ -134,9 +134,9 @@ pub(in crate::cli) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
         let listener = server::bind(&address).await?;
         let at: SocketAddr = listener.local_addr().map_err(Failure::environment)?;
         let admin = admin_listener(admin.as_deref(), may_be_remote).await?;
-        let greeting = greeting((&format!("{SCHEME}{at}"), &format!("{SCHEME}{front_end}")), &setup);
+        let (before, after) = greeting((&format!("{SCHEME}{at}"), &format!("{SCHEME}{front_end}")), &setup);
         let tap = EngineCoreTap::start(EngineCoreSetup { setup, front_end, model })?;
-        output::note(&greeting);
+        output::note(&format!("{before}{}{after}", tap.handle().trace_file().display()));
         let (stop, stopped) = oneshot::channel::<()>();
         serve_admin(tap.handle(), admin, stopped)?;
         let report = tap.serve(listener, shutdown.requested()).await?;

@@ -49,9 +49,9 @@ pub(in crate::cli) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
         let (listener, at) = open(listen).await?;
         refuse_circle(&at, &setup).await?;
         let admin = admin_listener(admin.as_deref(), admin_may_be_remote).await?;
-        let greeting = greeting((&at, &setup.config.upstream.to_string()), &setup);
+        let (before, after) = greeting((&at, &setup.config.upstream.to_string()), &setup);
         let tap = Tap::start(setup).await?;
-        output::note(&greeting);
+        output::note(&format!("{before}{}{after}", tap.handle().trace_file().display()));
         let (stop, stopped) = oneshot::channel::<()>();
         serve_admin(tap.handle(), admin, stopped)?;
         let environment = child::ChildEnvironment { root: &at, ..child::ChildEnvironment::default() };
@@ -211,8 +211,8 @@ pub(in crate::cli) async fn refuse_remote(flag: &str, address: &str) -> Result<(
     }
 }
 
-fn greeting((at, upstream): (&str, &str), setup: &Setup) -> String {
-    let trace = setup.config.trace_out.display();
+/// What is printed before the name of the trace, which is known once it is created, and after it.
+fn greeting((at, upstream): (&str, &str), setup: &Setup) -> (String, String) {
     let further: String = setup.routes.iter().map(|route| format!(", {route}")).collect();
     let mut kept = vec![if setup.config.record_tokens { "token ids" } else { "no token ids" }];
     kept.extend(setup.content.text.then_some("text"));
@@ -223,7 +223,7 @@ fn greeting((at, upstream): (&str, &str), setup: &Setup) -> String {
     } else {
         format!("with {}", kept.join(", "))
     };
-    format!("tap on {at} -> {upstream}{further}\nrecording to {trace} ({kept}); Ctrl-C ends it\n")
+    (format!("tap on {at} -> {upstream}{further}\nrecording to "), format!(" ({kept}); Ctrl-C ends it\n"))
 }
 
 fn exit_summary(report: &TapReport) -> String {

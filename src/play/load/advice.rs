@@ -64,6 +64,12 @@ fn without_ids(trace: &str, records: &Store) -> Option<String> {
     };
     let without = count(records, |record| record.output_tokens() > 0 && !has_content(record))?;
     let all = records.len();
+    if records.meta.has_permuted_ids() {
+        return Some(format!(
+            "{without} of the {all} records of {trace} hold permuted token ids, which spell nothing (--permute-ids): random \
+             tokens of their length are served"
+        ));
+    }
     Some(format!(
         "{without} of the {all} records of {trace} hold no token ids: random tokens of their length are served"
     ))

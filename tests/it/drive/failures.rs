@@ -1,8 +1,10 @@
 //! What a report says of requests that fail, of targets that differ, and of what is not sent.
 
+use std::{io::Write, thread::sleep, time::Duration};
+
 use serde_json::{Value, json};
 
-use super::server::Server;
+use super::server::{Server, raw};
 use crate::support::{
     running::{Running, vcr},
     traces::{Trace, json_lines},
@@ -89,6 +91,58 @@ fn a_stream_without_an_end_is_left() {
     assert!(shown.contains("error: left after 1"), "{shown}");
 }
 
+const EVENT: &str = "data: {\"choices\":[{\"index\":0,\"text\":\"a\"}]}\n\n";
+
+#[test]
+fn a_response_that_breaks_off_or_cannot_be_read_is_shown_with_its_reason() {
+    let trace = Trace::of(&[line(0, 200)]);
+    let broken = raw(|client| {
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+        let _left = client.write_all(format!("{head}{:x}\r\n{EVENT}\r\n", EVENT.len()).as_bytes());
+    });
+    let (printed, shown) = drive(&trace, &["--target", &broken]);
+    assert_eq!(printed["results"]["failures"], json!({"upstream_failed": 1}), "{printed:#}");
+    assert!(shown.contains("upstream_failed: the connection broke off: "), "{shown}");
+    let early = Server::start(|_, _| json!(EVENT));
+    let (printed, _) = drive(&trace, &["--target", &early.url()]);
+    assert_eq!(printed["results"]["failures"], json!({"upstream_failed": 1}), "{printed:#}");
+    assert!(printed["errors"]["200"].as_str().unwrap().starts_with("text/event-stream: {"), "{printed:#}");
+    let packed = raw(|client| {
+        let head =
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip\r\ncontent-length: 4\r\n\r\n";
+        let _left = client.write_all(format!("{head}abcd").as_bytes());
+    });
+    let (printed, _) = drive(&trace, &["--target", &packed]);
+    assert!(printed["errors"]["200"].as_str().unwrap().contains("content encoding"), "{printed:#}");
+    let moved = raw(|client| {
+        let _left = client.write_all(b"HTTP/1.1 302 Found\r\nlocation: /login\r\ncontent-length: 0\r\n\r\n");
+    });
+    let (printed, _) = drive(&trace, &["--target", &moved]);
+    assert_eq!(printed["errors"]["302"], "location /login:", "{printed:#}");
+    // It came whole: no connection broke.
+    let other = Server::start(|_, _| json!(["data: {}"]));
+    let (printed, _) = drive(&trace, &["--target", &other.url()]);
+    assert_eq!(printed["results"]["failures"], json!({"error": 1}), "{printed:#}");
+    assert_eq!(printed["errors"]["200"], r#"application/json: ["data: {}"]"#);
+}
+
+#[test]
+fn comments_keep_no_response_alive_beyond_the_timeout() {
+    let mut left = line(1, 200);
+    (left["outcome"], left["prompt_tokens"]) = (json!("client_gone"), json!(5));
+    let alive = raw(|client| {
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+        let mut is_open = client.write_all(format!("{head}{EVENT}").as_bytes()).is_ok();
+        while is_open {
+            sleep(Duration::from_millis(50));
+            is_open = client.write_all(b": ping\n\n").is_ok();
+        }
+    });
+    let (printed, shown) = drive(&Trace::of(&[line(0, 200), left]), &["--target", &alive, "--timeout", "500ms"]);
+    assert_eq!(printed["results"]["failures"], json!({"timed_out": 2}), "{printed:#}");
+    assert!(shown.contains("timed_out: nothing but comments came for 500ms"), "{shown}");
+}
+
 #[test]
 fn targets_are_counted_apart() {
     let trace = Trace::of(&(0..6).map(|number| line(number, 200)).collect::<Vec<_>>());
@@ -171,6 +225,7 @@ fn shares_durations_and_contradictions_are_refused_before_the_run() {
         (&["--rate", "3", "--arrivals", "burst"], "--arrivals burst"),
         (&["--duration", "60"], "60s for seconds, 60ms for milliseconds"),
         (&["--timeout", "10"], "10s for seconds, 10ms"),
+        (&["--timeout", "0s"], "zero would end everything"),
         (&["--find-max", "--rung", "1.5"], "1.5s for seconds, 1.5ms"),
         (&["--out", "-"], "name a file"),
         (&["--find-max", "--print-as", "vllm"], "--print-as"),

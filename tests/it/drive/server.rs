@@ -74,6 +74,18 @@ fn serve(mut client: TcpStream, seen: &Mutex<Vec<Sent>>, answer: &dyn Fn(&str, &
     let _left = client.write_all((head + &text).as_bytes());
 }
 
+/// A server whose responses are the bytes that `answer` writes; returns its URL.
+pub(super) fn raw(answer: fn(&mut TcpStream)) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for mut client in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || request(&mut client).map(|_| answer(&mut client)));
+        }
+    });
+    url
+}
+
 fn request(client: &mut TcpStream) -> Option<(String, Vec<u8>)> {
     let (mut bytes, mut buffer) = (Vec::new(), [0; 65536]);
     loop {

@@ -15,6 +15,7 @@ use vllm_vcr::{
 use crate::support::{
     client::{self, Answer, get, post},
     play_server::{Server, config, record, start, tokenizer},
+    traces::{Trace, line},
 };
 
 /// A record that answers with these words.
@@ -40,6 +41,20 @@ async fn complete(server: &Server, body: Value) -> Answer {
 
 fn text_of(answer: &Answer) -> String {
     answer.json()["choices"][0]["text"].as_str().unwrap_or_else(|| panic!("no text in {}", answer.text())).to_owned()
+}
+
+#[tokio::test]
+async fn permuted_ids_are_no_tokens_and_others_of_their_number_are_served() {
+    let trace = Trace::of(&[line("x", "The river runs to the", &json!({"output_token_ids": [700_001, 2, 3, 4, 5]}))]);
+    let text = std::fs::read_to_string(&trace.file).unwrap();
+    std::fs::write(&trace.file, text.replacen("{\"meta\":{", "{\"meta\":{\"ids_permuted\":true,", 1)).unwrap();
+    let mut server = trace.play(&[]);
+    let asked = json!({"prompt": "x", "max_tokens": 9, "return_token_ids": true});
+    let answer = server.send("/v1/completions", &asked).await.json();
+    let ids: Vec<u64> = serde_json::from_value(answer["choices"][0]["token_ids"].clone()).unwrap();
+    assert!(ids.len() == 5 && ids.iter().all(|id| *id < 49_152) && ids[1..] != [2, 3, 4, 5], "{answer}");
+    server.waits_for("hold permuted token ids, which spell nothing");
+    assert!(!server.stop().1.contains("tokenizer DIR"));
 }
 
 #[tokio::test]

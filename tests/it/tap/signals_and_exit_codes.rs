@@ -128,6 +128,8 @@ fn an_audit_answers_by_its_exit_code() {
     let (code, said) = audit(&record("nothing"), &["--json"]);
     let report: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert_eq!((code, report["secrets_found"].as_u64()), (Some(0), Some(0)));
+    let (_, said) = audit(r#"{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1,"params":{"max_tokens":16}}"#, &[]);
+    assert!(said.contains(r#"such as {"max_tokens":16}"#), "{said}");
 }
 
 #[test]

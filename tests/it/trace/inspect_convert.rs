@@ -114,6 +114,30 @@ fn rows_come_out_in_the_order_of_their_arrival() {
 }
 
 #[test]
+fn what_rows_and_events_have_no_place_for_is_counted() {
+    let folder = Folder::new();
+    let record = |outcome: &str, endpoint: &str, stream: bool| {
+        json!({"prompt_tokens": 16, "output_tokens": 1, "ttft_ms": 5, "arrival_ms": 0.25, "block_hashes": [7], "outcome": outcome,
+            "endpoint": endpoint, "stream": stream})
+    };
+    let records = [
+        record("finished", "chat", true),
+        record("client_gone", "chat", false),
+        record("upstream_failed", "embeddings", true),
+    ];
+    let trace = folder.file("t.jsonl", &[&[json!({"meta": {"block_size": 16}})][..], &records].concat());
+    for (to, streams, parts) in
+        [("dynamo", json!(1), json!(3)), ("mooncake", json!(1), Value::Null), ("weka", Value::Null, Value::Null)]
+    {
+        let (report, _) = folder.convert(&trace, &format!("b.{to}.jsonl"), &[]);
+        let lost = &report["lost"];
+        assert_eq!((&lost["outcomes and errors"], &lost["endpoints"]), (&json!(2), &json!(3)), "{to}: {report:#}");
+        assert_eq!(lost["responses that were no stream"], streams, "{to}: {report:#}");
+        assert_eq!(lost["parts of a millisecond of arrivals"], parts, "{to}: {report:#}");
+    }
+}
+
+#[test]
 fn seconds_and_small_blocks_are_those_of_vllms_benchmark() {
     let folder = Folder::new();
     let row = json!({"timestamp": 0.25, "input_length": 40, "output_length": 3, "hash_ids": [5, 6, 7]});

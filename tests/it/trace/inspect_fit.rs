@@ -103,6 +103,27 @@ fn predicts(low: &Path, high: &Path, max_num_seqs: &str) -> Value {
 }
 
 #[test]
+fn all_of_a_long_trace_is_sampled_and_what_was_used_is_said() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("two.jsonl");
+    let mut text = String::new();
+    for at in 0..20_000_u32 {
+        let step = if at < 9000 { 5 } else { 50 };
+        let record = json!({"prompt_tokens": 32, "output_tokens": 3, "ttft_ms": 2 * step, "itl_ms": [step, step], "arrival_ms": 500 * at});
+        writeln!(text, "{record}").unwrap();
+    }
+    fs::write(&path, text).unwrap();
+    let path = path.to_str().unwrap();
+    let output = vcr(&["inspect", "fit", path, "--predict", path]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("steps of 5000 of 20000 requests, an even sample"), "{text}");
+    assert!(text.contains("8192 requests (the first of 20000), recorded and predicted"), "{text}");
+    assert!(!text.contains("median 0.0 %, 90th percentile 0.0 %"), "{text}");
+    let noted = String::from_utf8(vcr(&["inspect", "simulate", path, "--latency-trace", path]).stderr).unwrap();
+    assert!(noted.contains("5000 of 20000 requests"), "{noted}");
+}
+
+#[test]
 fn a_trace_without_steps_is_no_fit() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("short.jsonl");

@@ -5,13 +5,14 @@ use std::{
     time::Duration,
 };
 
+use base::causes::causes;
 use futures_util::future::join_all;
 use http::{StatusCode, header};
 use http_body_util::BodyExt;
 use net::upstream::UpstreamErrorText;
-use recording::trace::Outcome;
+use recording::{exchange::outcome_of, trace::Outcome};
 use replay::timing::Pacer;
-use tap::Client;
+use tap::{Client, ClientBody};
 use tokio::{sync::SetOnce, task::JoinSet, time::Instant};
 
 use super::DrivenRun;
@@ -93,8 +94,7 @@ impl Worker {
         }
     }
 
-    /// Sends one request when it is due and reads its response to the end, or to the token after which its client left. Returns when that
-    /// was.
+    /// Sends one request when it is due and reads its response. Returns when that was over.
     async fn send<'a>(&'a self, place: Place, due: Instant, conversation: Option<&DrivenConversation<'a>>) -> Instant {
         let (run, index) = (&self.run, place.index);
         let outgoing = run.prompts.request_in(place, &run.workload, conversation);
@@ -109,22 +109,8 @@ impl Worker {
         let unanswered = response.extensions().get::<UpstreamErrorText>().cloned();
         let content_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let is_stream = content_type.is_some_and(|kind| kind.starts_with("text/event-stream"));
-        let (mut body, mut collected) = (response.into_body(), CollectedBytes::default());
-        let request = run.workload.requests.get(index);
-        let leaves_after = request.and_then(WorkloadRequest::leaves_after);
-        while let Some(Ok(frame)) = body.frame().await {
-            if let (true, Ok(bytes)) = (conversation.is_some() || error.is_some(), frame.into_data()) {
-                collected.add(bytes);
-            }
-            if leaves_after.is_some_and(|tokens| body.tokens() >= tokens) {
-                if request.is_some_and(|request| !request.is_left()) {
-                    let why = format!("left after {} tokens, far more than were asked for", body.tokens());
-                    run.add_error(Outcome::Error.name(), why.as_bytes());
-                }
-                break;
-            }
-        }
-        drop(body);
+        let (body, request) = (response.into_body(), run.workload.requests.get(index));
+        let collected = self.read(body, request, conversation.is_some() || error.is_some()).await;
         let ended = Instant::now();
         match (error, unanswered) {
             (Some(StatusCode::GATEWAY_TIMEOUT), Some(why)) => run.add_error(Outcome::TimedOut.name(), why.0.as_bytes()),
@@ -137,4 +123,48 @@ impl Worker {
         }
         ended
     }
+
+    /// Reads a response to its end, to the token after which its client left, or until nothing but comments came for as long as a response may pause.
+    /// Returns its bytes where they are kept.
+    async fn read(&self, mut body: ClientBody, request: Option<&WorkloadRequest>, is_kept: bool) -> CollectedBytes {
+        let (run, mut collected, mut silent) = (&self.run, CollectedBytes::default(), None);
+        let leaves_after = request.and_then(WorkloadRequest::leaves_after);
+        while let Some(frame) = body.frame().await {
+            let bytes = match frame {
+                Ok(frame) => frame.into_data().unwrap_or_default(),
+                Err(error) => {
+                    let cause = causes(&error).last().filter(|cause| cause.to_string() != error.to_string());
+                    let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
+                    run.add_error(outcome_of(&error).name(), format!("{error}{cause}").as_bytes());
+                    break;
+                }
+            };
+            if !is_comment(&bytes) {
+                silent = None;
+            } else if let (Some(idle), began) = (run.idle, *silent.get_or_insert_with(Instant::now))
+                && began.elapsed() >= idle
+            {
+                body.time_out();
+                run.add_error(Outcome::TimedOut.name(), format!("nothing but comments came for {idle:?}").as_bytes());
+                break;
+            }
+            if is_kept {
+                collected.add(bytes);
+            }
+            if leaves_after.is_some_and(|tokens| body.tokens() >= tokens) {
+                if request.is_some_and(|request| !request.is_left()) {
+                    let why = format!("left after {} tokens, far more than were asked for", body.tokens());
+                    run.add_error(Outcome::Error.name(), why.as_bytes());
+                }
+                break;
+            }
+        }
+        collected
+    }
+}
+
+/// Whether what came of a stream are comments only, which say no more than that the connection is alive.
+fn is_comment(bytes: &[u8]) -> bool {
+    let mut lines = bytes.split(|byte| matches!(byte, b'\n' | b'\r'));
+    lines.all(|line| line.is_empty() || line.starts_with(b":"))
 }

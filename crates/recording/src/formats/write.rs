@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     storage::folder_of,
-    trace::{CaptureEnd, CreateMode, JsonWriter, Record, TraceWriter, is_standard},
+    trace::{CaptureEnd, CreateMode, JsonWriter, Outcome, Record, TraceWriter, is_standard},
 };
 
 /// Blocks that have a number of their own in a file of rows; further ones have their hash instead.
@@ -130,6 +130,8 @@ impl RequestWriter {
                 let made = regroup(&record, from, to, true, number);
                 seen(&made.blocks);
                 lose_unknown(&mut self.losses, &made);
+                let fraction = zero.saturating_add(record.arrival.unwrap_or_default()).subsec_nanos() % 1_000_000;
+                self.losses.add("parts of a millisecond of arrivals", u64::from(fraction > 0));
                 writer.append(event(&record, (number, *zero), &made.blocks, to).to_string().as_bytes())?;
             }
         }
@@ -166,6 +168,7 @@ impl RequestWriter {
 
     /// Takes out what only a trace has a place for.
     fn leave_out(&mut self, record: &mut Record) {
+        let has_kinds = self.kind == TraceFormat::Weka;
         let mut lost = |what: &str, is_there: bool| self.losses.add(what, u64::from(is_there));
         lost("request bodies", record.request.take().is_some());
         let text = (record.text.take(), record.events.take(), record.response.take(), record.output_token_ids.take());
@@ -175,7 +178,10 @@ impl RequestWriter {
         lost("parameters", !mem::take(&mut record.params).is_empty());
         lost("images, sounds and videos", !record.mm_hashes.is_empty());
         record.mm_hashes = Default::default();
-        lost("outcomes and errors", record.error.take().is_some() || record.is_error());
+        let is_finished = record.outcome.is_none_or(|outcome| outcome == Outcome::Finished);
+        lost("outcomes and errors", record.error.take().is_some() || record.is_error() || !is_finished);
+        lost("responses that were no stream", record.stream == Some(false) && !has_kinds);
+        lost("endpoints", record.endpoint.is_some());
         // The end is kept, and so is the first token.
         record.e2e = record.e2e.or_else(|| ended(record));
         if record.itl_summary.take().is_some() || record.chunks.len() > 1 {

@@ -75,6 +75,8 @@ impl Store {
                 lost += 1;
                 continue;
             };
+            // They are no tokens of the model.
+            record.ids = record.ids.filter(|_| !reader.meta.has_permuted_ids());
             record.facts.arrival = timeline.place(record.facts.arrival, record.facts.e2e);
             self.push_lost(&mut lost, last_arrival.or(record.facts.arrival));
             last_arrival = record.facts.arrival;

@@ -250,6 +250,12 @@ impl<'a> Joined<'a> {
 }
 
 impl Meta {
+    /// Returns true if output ids are in another order, which a key decides: they spell nothing.
+    #[must_use]
+    pub fn has_permuted_ids(&self) -> bool {
+        self.extra.contains_key("ids_permuted")
+    }
+
     /// Fills in the metadata of another file of the same trace; values that differ are left out.
     pub fn join(&mut self, other: &Self) {
         if self.model.is_none() {

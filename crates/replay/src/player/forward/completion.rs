@@ -116,6 +116,11 @@ impl<B: CompletedBody> Completed<B> {
         self.body.as_ref()
     }
 
+    /// The body likewise.
+    pub fn inner_mut(&mut self) -> Option<&mut B> {
+        self.body.as_mut()
+    }
+
     /// A body whose end is noted by `completions`, where there are any.
     pub fn new(body: B, completions: Option<Arc<Completions>>) -> Self {
         Self { body: Some(body), completions, has_ended: false }
