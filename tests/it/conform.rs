@@ -112,7 +112,7 @@ async fn what_was_found_is_printed_when_it_is_stopped() {
     let output = tokio::task::spawn_blocking(move || running.wait_with_output().unwrap()).await.unwrap();
     let text = printed(&output);
     assert_eq!(output.status.code(), Some(4), "{text}");
-    assert!(text.starts_with("chat") && text.contains("\nstopped: "), "{text}");
+    assert!(text.contains("\nchat  ") && text.contains("\nstopped: "), "{text}");
     assert!(text.contains("error: stopped before everything was checked"), "{text}");
 }
 
