@@ -13,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 
 use self::events::CapturedEvents;
-use crate::trace::{Response, ResponseContent};
+use crate::trace::{Response, ResponseContent, is_acted_on};
 use api::ends_stream;
 use net::wire::{SseSplitter, event_data, event_name};
 
@@ -22,26 +22,6 @@ const RESERVED: u64 = 2 << 10;
 
 /// Bytes of a response that are held although token ids may stand for it.
 const SHORT: usize = 16 << 10;
-
-/// Headers that a client acts on: what the content is, and where, how and when to send the request again.
-const ACTED_ON: [&str; 7] =
-    ["allow", "content-type", "location", "retry-after", "retry-after-ms", "www-authenticate", "x-should-retry"];
-const LIMITS: [&str; 3] = ["ratelimit", "x-ratelimit-", "anthropic-ratelimit-"];
-
-/// Returns true for the name of a response header that a client acts on, in small letters.
-#[must_use]
-pub fn is_acted_on(name: &str) -> bool {
-    ACTED_ON.contains(&name) || is_limit(name)
-}
-
-fn is_limit(name: &str) -> bool {
-    LIMITS.iter().any(|start| name.starts_with(start))
-}
-
-/// Returns true for the name of a kept header that has another value in each response.
-pub(crate) fn varies(name: &str) -> bool {
-    is_limit(name) || name == "openai-processing-ms"
-}
 
 /// Bounds of copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

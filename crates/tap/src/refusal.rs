@@ -10,9 +10,8 @@ use http::{HeaderMap, header};
 use serde_json::{Map, Value};
 
 use recording::{
-    capture::is_acted_on,
     cassette::Moment,
-    trace::{RecordedErrorResponse, Response, ResponseContent, WITHHELD},
+    trace::{RecordedErrorResponse, Response, ResponseContent, WITHHELD, is_acted_on},
 };
 
 /// The largest body that is kept, in bytes.

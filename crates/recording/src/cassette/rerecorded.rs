@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     canonical::{CanonicalKey, CanonicalRules, Normalisation, SharedBody, SharedList, renamed, visit_ids},
-    capture::varies,
+    trace::varies,
 };
 
 /// Ways to find a record by its place or its number, which the order of requests gives.

@@ -67,7 +67,8 @@ pub use record::{
     UNREAD_EVENTS, USAGE_OUTPUT_TOKENS, USAGE_PROMPT_TOKENS, WITHHELD, replay_key, replay_order,
 };
 pub use record_ref::RecordRef;
-pub use response::{ContentSource, Response, ResponseContent};
+pub(crate) use response::varies;
+pub use response::{ContentSource, Response, ResponseContent, is_acted_on};
 pub(crate) use rules::brief;
 pub(crate) use several::is_trace;
 pub use several::{Joined, JoinedTimeline, Sources, zeros};

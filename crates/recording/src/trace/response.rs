@@ -11,6 +11,26 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, se
 
 use crate::cassette::Moment;
 
+/// Headers that a client acts on: what the content is, and where, how and when to send the request again.
+const ACTED_ON: [&str; 7] =
+    ["allow", "content-type", "location", "retry-after", "retry-after-ms", "www-authenticate", "x-should-retry"];
+const LIMITS: [&str; 3] = ["ratelimit", "x-ratelimit-", "anthropic-ratelimit-"];
+
+/// Returns true for the name of a response header that a client acts on, in small letters.
+#[must_use]
+pub fn is_acted_on(name: &str) -> bool {
+    ACTED_ON.contains(&name) || is_limit(name)
+}
+
+fn is_limit(name: &str) -> bool {
+    LIMITS.iter().any(|start| name.starts_with(start))
+}
+
+/// Returns true for the name of a kept header that has another value in each response.
+pub(crate) fn varies(name: &str) -> bool {
+    is_limit(name) || name == "openai-processing-ms"
+}
+
 /// Source of a record's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
