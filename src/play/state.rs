@@ -101,6 +101,8 @@ pub(super) struct Work {
     pub(super) turns: Turns,
     pub(super) drawing: DrawingPool,
     pub(super) memo: RequestCache,
+    /// Whether the engine's first library took its first constraint.
+    pub(super) has_first_library: OnceLock<bool>,
 }
 
 impl ServerState {
@@ -156,7 +158,12 @@ impl ServerState {
             replay,
             block_size,
             samples: Samples::default(),
-            work: Work { turns: Turns::new(), drawing: DrawingPool::new(), memo: RequestCache::new() },
+            work: Work {
+                turns: Turns::new(),
+                drawing: DrawingPool::new(),
+                memo: RequestCache::new(),
+                has_first_library: OnceLock::new(),
+            },
             lateness,
             dev: Arc::default(),
             kept: config.server.responses_store.then(Arc::default),

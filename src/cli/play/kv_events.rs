@@ -66,9 +66,6 @@ pub(in crate::cli) enum PublisherKind {
 /// An example for those who write something else.
 const NEEDED: &str = "; an object of vLLM's KVEventsConfig is needed, such as {\"enable_kv_cache_events\":true}";
 
-/// Batches that wait for a subscriber, which cannot be set otherwise.
-const HIGH_WATER_MARK: u64 = 100_000;
-
 /// Where events are published; `None` where they are not enabled.
 pub(in crate::cli) fn config(args: &KvEventsArgs) -> Result<Option<KvEventsConfig>, Failure> {
     let fields = args.kv_events_config.clone().unwrap_or_default();
@@ -86,7 +83,7 @@ pub(in crate::cli) fn config(args: &KvEventsArgs) -> Result<Option<KvEventsConfi
     if fields.publisher == Some(PublisherKind::Null) {
         return Ok(None);
     }
-    if fields.hwm.is_some_and(|hwm| hwm != HIGH_WATER_MARK) {
+    if fields.hwm.is_some_and(|hwm| hwm != KvEventsConfig::HIGH_WATER_MARK) {
         output::note("--kv-events-config: hwm is always 100000 here\n");
     }
     let usual = KvEventsConfig::default();

@@ -31,6 +31,7 @@ mod stepping;
 mod submit;
 
 use std::{
+    collections::BTreeMap,
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
     thread,
@@ -53,7 +54,7 @@ pub use self::{
 };
 pub(super) use self::{
     inbox::Control,
-    kv_events::{EventCounts, PublisherFaults},
+    kv_events::{EventCounts, EventSource, PublisherFaults},
     recorded::{RecordedRun, RecordedTiming},
     run::{EngineRun, Scheduled},
     slowdown::Slowdown,
@@ -180,7 +181,7 @@ impl Engine {
         stepping.recorded_timings = self.config.has_recorded_times().then(RecordedTimings::default);
         if let Some(config) = kv_events {
             let faults = PublisherFaults { rank: number, ..faults.clone() };
-            let (sender, kv_events) = kv_events::start(&config.of_rank(number), model, algorithm, faults)?;
+            let (sender, kv_events) = kv_events::start(config.of_rank(number), model, algorithm, faults)?;
             stepping.kv_events = Some(sender);
             self.kv_events.push(kv_events);
         }
@@ -214,6 +215,11 @@ impl Engine {
         let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let address = address.unwrap_or(nowhere);
         self.kv_events.iter().for_each(|kv_events| kv_events.serves_at(address.ip(), address.port()));
+    }
+
+    /// What each rank publishes, by its number; empty where nothing is published.
+    pub(super) fn event_sources(&self) -> BTreeMap<u32, EventSource> {
+        self.kv_events.iter().map(KvEvents::source).collect()
     }
 
     /// Counts of the KV events of all ranks, where they are published, with the endpoints of the first one.

@@ -193,19 +193,17 @@ impl CoreRank {
 
     /// `KVEventsConfig`, where events are published.
     fn kv_events(&self) -> MsgpackValue {
-        let Some(config) = self.state.config.engine.as_ref().and_then(|engine| engine.kv_events.as_ref()) else {
-            return MsgpackValue::Nil;
-        };
-        let queue = config.max_queue_size.get();
+        let sources = self.engine().map(Engine::event_sources).unwrap_or_default();
+        let Some(source) = sources.get(&u32::from(self.rank)) else { return MsgpackValue::Nil };
         MsgpackValue::map([
-            ("enable_kv_cache_events", true.into()),
-            ("publisher", "zmq".into()),
-            ("endpoint", config.endpoint.as_str().into()),
-            ("replay_endpoint", config.replay_endpoint.as_deref().into()),
-            ("buffer_steps", config.buffer_steps.into()),
-            ("hwm", queue.into()),
-            ("max_queue_size", queue.into()),
-            ("topic", config.topic.as_str().into()),
+            ("enable_kv_cache_events", source.enable_kv_cache_events.into()),
+            ("publisher", source.publisher.into()),
+            ("endpoint", source.endpoint.as_str().into()),
+            ("replay_endpoint", source.replay_endpoint.as_deref().into()),
+            ("buffer_steps", source.buffer_steps.into()),
+            ("hwm", source.hwm.into()),
+            ("max_queue_size", source.max_queue_size.get().into()),
+            ("topic", source.topic.as_str().into()),
         ])
     }
 }

@@ -1,6 +1,6 @@
 //! The engine's HTTP server in front of the endpoints: the requests that it refuses, and its answers to them.
 //!
-//! Limits: hyper reads some heads that uvicorn refuses (bare line feeds, a length beside chunks) and refuses some that
+//! Limits: hyper reads some heads that uvicorn refuses (bare line feeds, a length beside chunks, which it drops) and refuses some that
 //! uvicorn reads (more than 100 headers, 400 kB of them), and keeps HTTP/1.0 connections that ask for it; a body whose
 //! chunks break off is answered as an error of the API.
 
@@ -90,7 +90,15 @@ fn is_invalid<B>(request: &Request<B>) -> bool {
     // `GET version` names a host, not a path.
     let has_no_path = uri.scheme().is_none() && uri.authority().is_some();
     let is_ascii = uri.path_and_query().is_none_or(|path| path.as_str().is_ascii());
-    !METHODS.contains(&request.method().as_str()) || has_no_path || !is_ascii
+    !METHODS.contains(&request.method().as_str()) || has_no_path || !is_ascii || is_chunked_twice(request.headers())
+}
+
+fn is_chunked_twice(headers: &HeaderMap) -> bool {
+    let codings = headers
+        .get_all(header::TRANSFER_ENCODING)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    codings.filter(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"chunked")).count() > 1
 }
 
 fn closing(status: StatusCode, body: &'static str) -> Response<ResponseBody> {

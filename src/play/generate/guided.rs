@@ -15,7 +15,7 @@ use crate::{
     api::{ApiError, Constraint, GenerationRequest, MaxTokens},
     base::cancellation::is_cancelled,
     engine::{
-        guided::{DrawLimits, GuideError, TextEnd, check},
+        guided::{DrawLimits, FirstLibrary, GuideError, TextEnd, check},
         synthetic::SyntheticKey,
     },
     play::{ServerState, generate::choice::ChoiceFinish, request::blocking::check_cancelled},
@@ -32,6 +32,8 @@ const LONGEST: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(in crate::play) struct GuidedRules {
     constraint: Constraint,
+    /// Whether the engine fails to compile it.
+    fails: bool,
     /// Microseconds that its texts took so far.
     taken: AtomicU64,
 }
@@ -67,10 +69,13 @@ pub(in crate::play) fn rules(
         Err(GuideError::Refused(message)) => return Err(ApiError::bad_request(message.trim_end())),
         Err(GuideError::Tag(_)) => return Err(request.invalid_tag()),
     }
-    Ok(Some(GuidedRules { constraint, taken: AtomicU64::new(0) }))
+    let FirstLibrary { takes, compiles } = FirstLibrary::of(&constraint);
+    // The engine stays with the library of its first constraint.
+    let fails = *state.work.has_first_library.get_or_init(|| takes) && !compiles;
+    Ok(Some(GuidedRules { constraint, fails, taken: AtomicU64::new(0) }))
 }
 
-/// Tokens of a text that conforms, and how they finish; `None` where there can be none.
+/// Tokens of a text that conforms, and how they finish: none where the engine fails. `None` where there can be none.
 pub(in crate::play) fn conforming(
     state: &ServerState,
     rules: &GuidedRules,
@@ -78,6 +83,9 @@ pub(in crate::play) fn conforming(
     least: u32,
     most: MaxTokens,
 ) -> Option<(Vec<u32>, ChoiceFinish)> {
+    if rules.fails {
+        return Some((Vec::new(), ChoiceFinish::of("error")));
+    }
     if state.model.tokenizer.is_ids_only() {
         return None;
     }

@@ -111,8 +111,8 @@ fn random(state: &ServerState, wanted: &PromptQuery<'_>, key: SyntheticKey) -> (
         let share = state.config.synthetic.reasoning_share.min(0.9);
         let thought = part(ids.len(), share / (1.0 - share)).min(free);
         let known = match marks {
-            Some(marks) => marks.around(thought).before(words, ids),
-            None => ids,
+            Some(marks) if finish.reason != "error" => marks.around(thought).before(words, ids),
+            _ => ids,
         };
         return (ChoiceTokens::Known(known), finish);
     }

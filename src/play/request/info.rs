@@ -48,9 +48,10 @@ pub(in crate::play) async fn models(State(state): HandlerState) -> JsonText {
     JsonText(json!({"object": "list", "data": data}).to_string())
 }
 
-/// `/kv_event_sources`: there are none.
-pub(in crate::play) async fn kv_event_sources() -> JsonText {
-    JsonText("{}".to_owned())
+/// `/kv_event_sources`: what each data parallel rank publishes, and where.
+pub(in crate::play) async fn kv_event_sources(State(state): HandlerState) -> JsonText {
+    let sources = state.engine.as_ref().map(|engine| engine.event_sources()).unwrap_or_default();
+    JsonText(json!(sources).to_string())
 }
 
 /// `GET /metrics`.

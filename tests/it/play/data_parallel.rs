@@ -224,6 +224,13 @@ async fn each_rank_of_each_replica_publishes_at_a_port_of_its_own() {
         let published = &snapshot["ranks"][usize::try_from(rank).unwrap()]["kv_events"];
         let own = events + u16::try_from(place).unwrap();
         assert_eq!(published["endpoint"], format!("tcp://0.0.0.0:{own}"));
+        let sources = client::send(servers[replica], &get("/kv_event_sources")).await.json();
+        let source = json!({
+            "enable_kv_cache_events": true, "publisher": "zmq", "endpoint": format!("tcp://*:{own}"),
+            "replay_endpoint": format!("tcp://*:{port}"), "buffer_steps": 10_000, "hwm": 100_000,
+            "max_queue_size": 100_000, "topic": "",
+        });
+        assert_eq!((sources.as_object().unwrap().len(), &sources[&name]), (2, &source));
     }
     drop(stop);
 }

@@ -78,6 +78,8 @@ async fn an_invalid_request_line_gets_an_error() {
         b"POST /tokenize HTTP/1.1\r\ncontent-length: x\r\n\r\n{}",
         b"POST /tokenize HTTP/1.1\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}",
         b"POST /tokenize HTTP/1.1\r\ntransfer-encoding: gzip\r\n\r\n{}",
+        b"POST /tokenize HTTP/1.1\r\ntransfer-encoding: chunked, Chunked\r\n\r\n0\r\n\r\n",
+        b"POST /tokenize HTTP/1.1\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
         &long,
     ];
     for request in requests {

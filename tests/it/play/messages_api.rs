@@ -152,4 +152,7 @@ async fn a_choice_among_no_tools_needs_a_parser_all_the_same() {
     let parsers = vllm_vcr::text::parsers::Formats { reasoning: None, tools: Some(hermes) };
     let parsing = play_server::start(vllm_vcr::play::Config { parsers, ..config }).await;
     assert_eq!(asked(&parsing, json!({"tools": []})).await.status, 200);
+    let unknown = json!({"tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "tool", "name": "g"}});
+    let message = "The tool with name 'g' is not found in the tools list.";
+    assert_eq!(asked(&parsing, unknown).await.json()["error"]["message"], message);
 }

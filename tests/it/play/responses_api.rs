@@ -63,6 +63,11 @@ async fn a_response_repeats_its_request() {
         answer["tools"].to_string(),
         r#"[{"name":"f","parameters":{"type":"object"},"strict":null,"type":"function","allowed_callers":null,"async":null,"defer_loading":null,"description":"d","output_schema":null}]"#
     );
+    let search = ask(&json!({"input": "Hi", "tools": [{"type": "web_search"}], "tool_choice": "none"})).await.json();
+    assert_eq!(
+        search["tools"].to_string(),
+        r#"[{"type":"web_search","external_web_access":null,"filters":null,"search_context_size":null,"user_location":null}]"#
+    );
     assert_eq!(
         answer["reasoning"].to_string(),
         r#"{"context":null,"effort":"low","generate_summary":null,"mode":null,"summary":null}"#

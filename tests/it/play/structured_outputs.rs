@@ -145,3 +145,42 @@ async fn many_texts_of_one_request_hold_up_no_other() {
         }
     }
 }
+
+/// vLLM stays with the library of its first constraint: one that only the other one takes is then compiled by it, or fails.
+#[tokio::test]
+async fn what_the_library_of_the_first_constraint_cannot_compile_fails() {
+    let failing = [
+        json!({"regex": r"\p{Lu}{3}"}),
+        json!({"regex": "(?i)hello"}),
+        json!({"json": {"type": "number", "exclusiveMinimum": true}}),
+        json!({"json": {"type": "integer", "minimum": 1.5}}),
+        json!({"json": {"type": "object", "properties": {"a": {"type": "string", "pattern": r"^\p{Lu}"}}}}),
+        json!({"json": {"$ref": "#"}}),
+        json!({"json": {"type": "string", "minLength": -1}}),
+        json!({"grammar": "root ::= "}),
+        json!({"grammar": "root ::= \"a\" |"}),
+    ];
+    let ask = async |server: &Server, constraint: &Value, stream: bool| {
+        let body = json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 30, "stream": stream,
+            "structured_outputs": constraint});
+        client::send(server.address, &client::post("/v1/chat/completions", &body)).await
+    };
+    let usual = server(hermes(), TokenizerSource::BuiltIn).await;
+    let other = server(hermes(), TokenizerSource::BuiltIn).await;
+    assert_eq!(ask(&usual, &json!({"regex": r"\d{3}"}), false).await.status, 200);
+    assert_eq!(ask(&usual, &json!({"json": {"type": "integer", "multipleOf": 3}}), false).await.status, 200);
+    let error = json!({"message": "Internal server error", "type": "InternalServerError", "param": null, "code": 500});
+    for constraint in failing {
+        let answer = ask(&usual, &constraint, false).await;
+        assert_eq!((answer.status, &answer.json()["error"]), (500, &error), "{constraint}");
+        let events = ask(&usual, &constraint, true).await.events();
+        let [first, failure, done] = &events[..] else { panic!("{constraint}: {events:?}") };
+        assert!(first.contains(r#""delta":{"role":"assistant","content":""}"#), "{first}");
+        assert_eq!(
+            failure,
+            &format!("data: {}", json!({"error": error})).replace("\":", "\": ").replace(",\"", ", \"")
+        );
+        assert_eq!(done, "data: [DONE]");
+        assert_eq!(ask(&other, &constraint, false).await.status, 200, "{constraint}");
+    }
+}

@@ -27,7 +27,10 @@ use vllm_vcr::{
     replay::matching::MatchBy,
 };
 
-use crate::support::play_server::{config, record};
+use crate::support::{
+    play_server::{config, record},
+    running::Running,
+};
 
 /// An authority and what it signs.
 pub(crate) struct Signer(CertifiedIssuer<'static, KeyPair>);
@@ -172,6 +175,28 @@ async fn clients_may_have_to_show_a_certificate() {
             assert_eq!(answer.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200")), let_in, "{clients:?} {own:?}");
         }
     }
+}
+
+#[tokio::test]
+async fn the_log_names_why_a_clients_certificate_is_refused() {
+    let (directory, signer, stranger) = (tempfile::tempdir().unwrap(), Signer::new(), Signer::new());
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    signer.sign(directory.path(), "server", ExtendedKeyUsagePurpose::ServerAuth);
+    fs::write(path("ca.pem"), signer.0.pem()).unwrap();
+    let mut server = Running::start(
+        &[
+            &["play", "--synthetic", "random", "--served-model-name", "m", "--instant", "--port", "0"][..],
+            &["--ssl-certfile", &path("server.pem"), "--ssl-keyfile", &path("server.key")],
+            &["--ssl-cert-reqs", "2", "--ssl-ca-certs", &path("ca.pem")],
+        ]
+        .concat(),
+    );
+    let own = stranger.sign(directory.path(), "stranger", ExtendedKeyUsagePurpose::ClientAuth);
+    let (stop, _stopped) = oneshot::channel();
+    let of_it = Server { address: server.address, _stop: stop };
+    assert!(ask(&of_it, &signer.client(&[], Some(&own)), "/health").await.is_err());
+    server.waits_for("a client's certificate is refused");
+    server.waits_for("UnknownIssuer");
 }
 
 #[tokio::test]

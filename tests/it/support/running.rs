@@ -49,7 +49,7 @@ impl Running {
         let address = loop {
             let mut line = String::new();
             assert!(printed.read_line(&mut line).unwrap() > 0, "it ended at once: {before}");
-            if let Some(at) = line.split("http://").nth(1).filter(|_| line.contains(" on http://")) {
+            if let Some((_, at)) = line.split_once(" on http").and_then(|(_, url)| url.split_once("://")) {
                 break at.split_whitespace().next().unwrap().parse().unwrap();
             }
             before.push_str(&line);

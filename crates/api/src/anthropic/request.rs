@@ -157,6 +157,12 @@ impl MessagesRequest {
         let Some(tools) = blocks::tools(self.given("tools"), self.messages())?.filter(|tools| !tools.is_empty()) else {
             return Ok(());
         };
+        let named = self.given("tool_choice").filter(|choice| choice["type"] == "tool").map(|choice| &choice["name"]);
+        if let Some(Value::String(name)) = named
+            && !tools.iter().any(|tool| tool["function"]["name"] == *name)
+        {
+            return Err(ApiError::bad_request(format!("The tool with name '{name}' is not found in the tools list.")));
+        }
         chat.insert("tools".to_owned(), Value::Array(tools));
         let Some(choice) = self.given("tool_choice") else {
             chat.insert("tool_choice".to_owned(), "auto".into());

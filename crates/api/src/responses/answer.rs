@@ -360,6 +360,7 @@ fn tool(tool: &Value) -> Value {
             "output_schema",
         ],
         Some("custom") => &["name", "type", "allowed_callers", "async", "defer_loading", "description", "format"],
+        Some("web_search") => &["type", "external_web_access", "filters", "search_context_size", "user_location"],
         Some("web_search_preview") => &["type", "search_content_types", "search_context_size", "user_location"],
         _ => return tool.clone(),
     };

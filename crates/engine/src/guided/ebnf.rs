@@ -17,11 +17,13 @@ pub(super) enum EbnfError {
     At(String, String),
     #[error("Rule '{0}' not found")]
     NoRule(String),
+    #[error("No 'root' rule found")]
+    NoRoot,
 }
 
 /// The same grammar in Lark's notation.
 pub(super) fn lark(text: &str) -> Result<String, EbnfError> {
-    let LarkRules { start, lines } = rules(text, "r_")?;
+    let LarkRules { start, lines, .. } = rules(text, "r_")?;
     Ok(format!("start: {start}\n{}\n", lines.join("\n")))
 }
 
@@ -32,11 +34,14 @@ pub(super) struct LarkRules {
     pub(super) start: String,
     /// Each on a line of its own.
     pub(super) lines: Vec<String>,
+    /// Whether an alternative outside of parentheses has nothing in it.
+    pub(super) has_empty: bool,
 }
 
 /// The rules of a grammar, with names that begin so.
 pub(super) fn rules(text: &str, prefix: &str) -> Result<LarkRules, EbnfError> {
-    let mut reader = EbnfReader { prefix, text: text.chars().collect(), at: 0, depth: 0, used: BTreeSet::new() };
+    let mut reader =
+        EbnfReader { prefix, text: text.chars().collect(), at: 0, depth: 0, used: BTreeSet::new(), has_empty: false };
     let mut rules: BTreeMap<String, String> = BTreeMap::new();
     reader.skip_space(true);
     while reader.peek().is_some() {
@@ -48,10 +53,10 @@ pub(super) fn rules(text: &str, prefix: &str) -> Result<LarkRules, EbnfError> {
         return Err(EbnfError::NoRule(name.clone()));
     }
     if !rules.contains_key("root") {
-        return Err(EbnfError::NoRule("root".to_owned()));
+        return Err(EbnfError::NoRoot);
     }
     let lines = rules.iter().map(|(name, body)| format!("{}: {body}", lark_name(prefix, name))).collect();
-    Ok(LarkRules { start: lark_name(prefix, "root"), lines })
+    Ok(LarkRules { start: lark_name(prefix, "root"), lines, has_empty: reader.has_empty })
 }
 
 /// A name that Lark takes for a rule, whatever its letters.
@@ -70,6 +75,7 @@ struct EbnfReader<'a> {
     /// Open parentheses.
     depth: usize,
     used: BTreeSet<String>,
+    has_empty: bool,
 }
 
 impl EbnfReader<'_> {
@@ -180,6 +186,7 @@ impl EbnfReader<'_> {
             parts.push(format!("{part}{}", self.repetition()?));
             self.skip_space(false);
         }
+        self.has_empty |= parts.is_empty() && self.depth == 0;
         Ok(if parts.is_empty() { "\"\"".to_owned() } else { parts.join(" ") })
     }
 

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::{
     bounds::{apart, check_size},
     ebnf,
+    first_library::has_negative_length,
     patterns::{check_embedded, check_patterns},
     schema, tag,
 };
@@ -125,7 +126,9 @@ pub(super) fn readable_schema(schema: &Value) -> Result<Value, GuideError> {
         return Err(GuideError::of_grammar(&strict));
     }
     let lenient = read(schema, true).or_else(|_| read(&schema::relaxed(schema), true));
-    lenient.map_err(|_| if has_patterns { GuideError::Unsupported(strict) } else { GuideError::of_grammar(&strict) })
+    // The first one takes these, and fails later.
+    let is_taken = has_patterns || has_negative_length(schema);
+    lenient.map_err(|_| if is_taken { GuideError::Unsupported(strict) } else { GuideError::of_grammar(&strict) })
 }
 
 fn of_regex(regex: &str) -> Result<TopLevelGrammar, GuideError> {
@@ -147,7 +150,7 @@ fn unanchored(regex: &str) -> Option<&str> {
 }
 
 /// Returns true for a grammar in Lark's notation, which has a rule `start`.
-fn is_lark(text: &str) -> bool {
+pub(super) fn is_lark(text: &str) -> bool {
     text.lines().any(|line| {
         let line = line.trim_start();
         let after = line.strip_prefix("start").map(str::trim_start);

@@ -12,6 +12,7 @@
 mod bounds;
 mod draw;
 mod ebnf;
+mod first_library;
 mod grammar;
 mod lexer;
 mod patterns;
@@ -20,5 +21,6 @@ mod tag;
 mod vocabulary;
 
 pub use draw::{DrawLimits, Made, TextEnd};
+pub use first_library::FirstLibrary;
 pub use grammar::{GuideError, check};
 pub use vocabulary::Guide;

@@ -39,7 +39,7 @@ pub(super) fn is_left_to_guidance(schema: &Value) -> bool {
     }
 }
 
-fn is_of(map: &Map<String, Value>, kind: &str) -> bool {
+pub(super) fn is_of(map: &Map<String, Value>, kind: &str) -> bool {
     match map.get("type") {
         Some(Value::String(own)) => own == kind,
         Some(Value::Array(kinds)) => kinds.iter().any(|own| own == kind),

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::{
     ebnf,
+    first_library::has_unicode_class,
     grammar::{GuideError, literal, readable_schema},
 };
 
@@ -58,6 +59,7 @@ impl TagRules {
             "const_string" => literal(text(format, "value")?),
             "json_schema" => return self.of_json(format, "json_schema"),
             "any_text" => FREE.to_owned(),
+            "regex" if has_unicode_class(text(format, "pattern")?) => return Err(broken("a class of Unicode")),
             "regex" => format!("/{}/", llguidance::regex_to_lark(text(format, "pattern")?, "")),
             "grammar" => return self.of_ebnf(text(format, "grammar")?),
             "sequence" => self.each(format)?.join(" "),
@@ -99,7 +101,7 @@ impl TagRules {
     /// A grammar inside of one: its rules get names of their own.
     fn of_ebnf(&mut self, text: &str) -> Result<String, GuideError> {
         let prefix = format!("r_e{}_", self.0.len());
-        let ebnf::LarkRules { start, lines } =
+        let ebnf::LarkRules { start, lines, .. } =
             ebnf::rules(text, &prefix).map_err(|error| broken(&error.to_string()))?;
         self.0.extend(lines.into_iter().map(|line| format!("\"\"\n{line}")));
         Ok(start)

@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    io,
     net::{IpAddr, Ipv6Addr},
     sync::Arc,
     time::Duration,
@@ -15,7 +16,7 @@ use tokio::{
     sync::{oneshot, watch},
     time::{Instant, timeout},
 };
-use tokio_rustls::server::TlsStream;
+use tokio_rustls::{rustls::Error as TlsError, server::TlsStream};
 
 use super::tls::Tls;
 use base::lock::Lock;
@@ -41,6 +42,7 @@ const BURST: usize = 8;
 pub(super) struct Handshakes {
     state: Lock<UnfinishedHandshakes>,
     log: RateLimitedLog,
+    refused_log: RateLimitedLog,
 }
 
 #[derive(Debug, Default)]
@@ -86,6 +88,11 @@ impl Handshake {
         tokio::select! {
             shaken = timeout(HANDSHAKE_TIMEOUT, self.tls.acceptor().accept(stream)) => match shaken {
                 Ok(Ok(stream)) => return Some(stream),
+                Ok(Err(error)) if is_of_certificate(&error) => {
+                    if let Some(held) = place.handshakes.refused_log.due() {
+                        tracing::warn!(%address, %error, held, "a client's certificate is refused");
+                    }
+                }
                 Ok(Err(error)) => tracing::debug!(%address, %error, "the TLS handshake failed"),
                 Err(_) => tracing::debug!(%address, "the TLS handshake timed out"),
             },
@@ -94,6 +101,12 @@ impl Handshake {
         }
         None
     }
+}
+
+/// Returns true if a handshake failed because of the client's certificate, or because it has none.
+fn is_of_certificate(error: &io::Error) -> bool {
+    let error = error.get_ref().and_then(|error| error.downcast_ref::<TlsError>());
+    matches!(error, Some(TlsError::InvalidCertificate(_) | TlsError::NoCertificatesPresented))
 }
 
 impl Handshakes {

@@ -38,6 +38,14 @@ impl TcpEndpoint {
     }
 }
 
+/// An endpoint as it was given, with its port moved by a rank; one whose port the system chose, as others reach it.
+pub(super) fn shown(given: &str, rank: u32, bound: &str) -> String {
+    match TcpEndpoint::read(given, rank) {
+        Ok(TcpEndpoint { host, port }) if port != 0 => format!("tcp://{host}:{port}"),
+        _ => bound.replace("0.0.0.0", &reachable(IpAddr::V4(Ipv4Addr::UNSPECIFIED)).to_string()),
+    }
+}
+
 /// The address under which others reach a server on this one: its own, or that of the way out where it listens on all.
 pub(super) fn reachable(ip: IpAddr) -> IpAddr {
     if !ip.is_unspecified() {
@@ -63,6 +71,14 @@ mod tests {
         assert_eq!(read("tcp://*:0", 3), ("tcp://0.0.0.0:0".to_owned(), true));
         assert_eq!(read("tcp://router.example:5557", 1), ("tcp://router.example:5558".to_owned(), false));
         assert_eq!(read("tcp://[::1]:7", 0), ("tcp://[::1]:7".to_owned(), true));
+    }
+
+    #[test]
+    fn an_endpoint_is_shown_as_it_was_given_but_for_its_port() {
+        assert_eq!(shown("tcp://*:5557", 2, "tcp://0.0.0.0:5559"), "tcp://*:5559");
+        assert_eq!(shown("tcp://router:5557", 0, "tcp://router:5557"), "tcp://router:5557");
+        let chosen = shown("tcp://*:0", 1, "tcp://0.0.0.0:41234");
+        assert!(!chosen.contains("0.0.0.0") && chosen.ends_with(":41234"), "{chosen}");
     }
 
     #[test]

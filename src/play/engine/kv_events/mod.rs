@@ -66,11 +66,27 @@ base::with_defaults! {
 }
 
 impl KvEventsConfig {
+    /// Batches that wait for a subscriber in vLLM, which cannot be set here.
+    pub const HIGH_WATER_MARK: u64 = 100_000;
+
     /// The same for a later one of a server's ranks.
     #[must_use]
     pub(in crate::play) fn of_rank(self, rank: u32) -> Self {
         Self { data_parallel_rank: self.data_parallel_rank.saturating_add(rank), ..self }
     }
+}
+
+/// What a rank publishes and where, by vLLM's `KVEventsConfig`: the endpoints as they were given, with the rank's ports.
+#[derive(Debug, Serialize)]
+pub(in crate::play) struct EventSource {
+    pub(in crate::play) enable_kv_cache_events: bool,
+    pub(in crate::play) publisher: &'static str,
+    pub(in crate::play) endpoint: String,
+    pub(in crate::play) replay_endpoint: Option<String>,
+    pub(in crate::play) buffer_steps: usize,
+    pub(in crate::play) hwm: u64,
+    pub(in crate::play) max_queue_size: NonZeroUsize,
+    pub(in crate::play) topic: String,
 }
 
 /// A step's events, encoded.
@@ -130,7 +146,8 @@ pub(super) struct KvEvents {
     shared: Arc<PublisherState>,
     /// Where they go.
     bound: EventCounts,
-    topic: String,
+    /// That of the rank.
+    config: KvEventsConfig,
 }
 
 /// Counts of batches, and where they go.
@@ -150,17 +167,18 @@ pub(in crate::play) struct EventCounts {
 /// Starts a publisher for an engine that hashes with an algorithm; `faults` are those of its batches.
 /// Errors: an endpoint that is wrong or in use.
 pub(super) fn start(
-    config: &KvEventsConfig,
+    config: KvEventsConfig,
     model: &str,
     algorithm: HashAlgorithm,
     faults: PublisherFaults,
 ) -> Result<(EventSender, KvEvents), KvEventsError> {
     let shared = Arc::<PublisherState>::default();
     let (queue, batches) = mpsc::channel(config.max_queue_size.get());
-    let bound = publisher::start(config, Arc::clone(&shared), batches, faults)?;
+    let bound = publisher::start(&config, Arc::clone(&shared), batches, faults)?;
     let encoder =
         EventEncoder { encoding: config.encoding, hashes: config.hashes, algorithm, rank: config.data_parallel_rank };
-    let events = KvEvents { shared: Arc::clone(&shared), bound, topic: config.topic.replace("{model}", model) };
+    let config = KvEventsConfig { topic: config.topic.replace("{model}", model), ..config };
+    let events = KvEvents { shared: Arc::clone(&shared), bound, config };
     Ok((EventSender { encoder, queue, shared, next_seq: 0 }, events))
 }
 
@@ -190,8 +208,27 @@ impl KvEvents {
     /// Sets the topic, now that the server's address is known; the first one counts.
     pub(super) fn serves_at(&self, ip: IpAddr, port: u16) {
         let ip = endpoint::reachable(ip).to_string();
-        let topic = self.topic.replace("{ip}", &ip).replace("{port}", &port.to_string());
+        let topic = self.config.topic.replace("{ip}", &ip).replace("{port}", &port.to_string());
         let _known = self.shared.topic.set(topic.into());
+    }
+
+    /// The data parallel rank, and what it publishes.
+    pub(super) fn source(&self) -> (u32, EventSource) {
+        let KvEventsConfig { endpoint, replay_endpoint, buffer_steps, max_queue_size, .. } = &self.config;
+        let rank = self.config.data_parallel_rank.saturating_add(self.config.port_offset);
+        let topic = self.shared.topic.get().map(|topic| String::from_utf8_lossy(topic).into_owned());
+        let replay = replay_endpoint.as_deref().zip(self.bound.replay_endpoint.as_deref());
+        let source = EventSource {
+            enable_kv_cache_events: true,
+            publisher: "zmq",
+            endpoint: endpoint::shown(endpoint, rank, &self.bound.endpoint),
+            replay_endpoint: replay.map(|(given, bound)| endpoint::shown(given, rank, bound)),
+            buffer_steps: *buffer_steps,
+            hwm: KvEventsConfig::HIGH_WATER_MARK,
+            max_queue_size: *max_queue_size,
+            topic: topic.unwrap_or_default(),
+        };
+        (self.config.data_parallel_rank, source)
     }
 
     pub(super) fn counts(&self) -> EventCounts {
