@@ -3,7 +3,7 @@
 //! `/metrics` shows every count. `/health` is 200 as long as requests are forwarded; `/health/recording` is 503 while no
 //! trace can be written, the disk does not answer or the recorder cannot keep up. Nothing else is answered, and nothing here shows what clients send.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, path::Path, sync::Arc};
 
 use axum::{
     Router,
@@ -32,6 +32,12 @@ impl Handle {
     /// Closes the trace file within a second and goes on in the next one. Standard output is not rotated.
     pub fn rotate(&self) {
         self.shared.rotate();
+    }
+
+    /// Returns the trace file that was begun first; `None` where exchanges are recorded in a cassette.
+    #[must_use]
+    pub fn trace(&self) -> Option<&Path> {
+        Some(&self.shared.recorder.as_ref()?.path)
     }
 
     /// Returns every counter in Prometheus' text format.
