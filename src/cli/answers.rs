@@ -76,6 +76,7 @@ fn wrong(path: &Path, record: &CassetteRecord) -> Vec<CassetteError> {
         path: path.to_owned(),
         line: record.line,
         message: format!("`answer.schema`: {error}"),
+        further: Vec::new(),
     });
     fault.into_iter().chain(schema).collect()
 }

@@ -45,6 +45,15 @@ impl<'a> Typed<'a> {
         (!is_switch && self.is_typed(flag.get_id().as_str())) || self.is_changed(flag)
     }
 
+    /// A flag as a message names it: behind its variable where that has set it.
+    pub(in crate::cli) fn shown(&self, flag: &Arg) -> String {
+        let is_set = self.matches.value_source(flag.get_id().as_str()) == Some(ValueSource::EnvVariable);
+        match flag.get_env().filter(|_| is_set) {
+            Some(variable) => format!("{} (--{})", variable.to_string_lossy(), name_of(flag)),
+            None => format!("--{}", name_of(flag)),
+        }
+    }
+
     /// The values of a flag as its help has them, not by another name.
     pub(in crate::cli) fn values(&self, flag: &Arg) -> Vec<String> {
         let raw = self.matches.try_get_raw(flag.get_id().as_str()).ok().flatten();

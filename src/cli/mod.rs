@@ -143,7 +143,7 @@ fn parse(arguments: &[OsString]) -> Result<Cli, Stop> {
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Completions { shell } => {
-            output::print(&String::from_utf8_lossy(&pages::completions(args::command(), shell)))
+            output::print(&String::from_utf8_lossy(&pages::completions(&args::command(), shell)))
         }
         Command::Man { command } => output::print(&String::from_utf8_lossy(&pages::man(self::command(), &command)?)),
         Command::Reference => output::print(&pages::markdown(args::command())),

@@ -6,11 +6,20 @@ use std::fmt::Write;
 use clap::{Arg, Command};
 use clap_complete::Shell;
 
-use crate::cli::{failure::Failure, help};
+use crate::cli::{build, failure::Failure, help};
 
 /// The completion script of `shell`.
-pub(in crate::cli) fn completions(mut command: Command, shell: Shell) -> Vec<u8> {
+pub(in crate::cli) fn completions(command: &Command, shell: Shell) -> Vec<u8> {
     let mut script = Vec::new();
+    // clap_complete offers hidden commands too.
+    let commands = command.get_subcommands().filter(|child| !child.is_hide_set()).cloned();
+    let groups = command.get_groups().cloned();
+    let mut command = Command::new("vllm-vcr")
+        .version(build::VERSION)
+        .disable_help_subcommand(true)
+        .args(command.get_arguments().cloned())
+        .groups(groups)
+        .subcommands(commands);
     clap_complete::generate(shell, &mut command, "vllm-vcr", &mut script);
     match shell {
         // clap_complete names the states of commands by two rules, which differ where the program's name has a hyphen.
@@ -90,8 +99,12 @@ fn entries<'a>(page: &mut String, args: impl Iterator<Item = &'a Arg>) {
 
 fn entry(page: &mut String, arg: &Arg) {
     let mut facts = Vec::new();
-    let choices: Vec<String> =
-        arg.get_possible_values().iter().map(|value| format!("`{}`", value.get_name())).collect();
+    let choices: Vec<String> = arg
+        .get_possible_values()
+        .iter()
+        .filter(|value| !value.is_hide_set())
+        .map(|value| format!("`{}`", value.get_name()))
+        .collect();
     if arg.get_action().takes_values() && !choices.is_empty() && !arg.is_hide_possible_values_set() {
         facts.push(format!("One of {}.", choices.join(", ")));
     }
@@ -144,17 +157,20 @@ mod tests {
 
     #[test]
     fn completions_know_the_flags() {
-        let script = String::from_utf8(completions(command(), Shell::Bash)).unwrap();
+        let script = String::from_utf8(completions(&command(), Shell::Bash)).unwrap();
         assert!(script.contains("--replay-tokens"));
     }
 
     #[test]
     fn bash_completes_below_the_first_word() {
-        let script = String::from_utf8(completions(command(), Shell::Bash)).unwrap();
+        let script = String::from_utf8(completions(&command(), Shell::Bash)).unwrap();
         for (typed, expected) in [
             ("ins", "inspect"),
             ("inspect co", "compare convert"),
             ("inspect convert --to", "--to --tokenizer"),
+            ("inspect convert --to ''", "dynamo mooncake trace weka"),
+            ("ben", "bench"),
+            ("ref", ""),
             ("mcp-play --cass", "--cassette"),
             ("man --qui", "--quiet"),
         ] {

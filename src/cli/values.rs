@@ -48,8 +48,13 @@ pub(in crate::cli) trait FlagValue: Clone + Send + Sync + 'static {
 
 /// Reads the value of a flag that chooses a variant of `T`.
 pub(in crate::cli) fn one_of<T: FlagValue>() -> impl TypedValueParser<Value = T> {
-    let values = T::VARIANTS.iter().filter_map(T::value);
-    PossibleValuesParser::new(values.map(|(value, help)| PossibleValue::new(value).help(help)))
+    one_of_those(|_: &T| true)
+}
+
+/// As [`one_of`]; help and completions show these values only, and any other one is refused by what takes it.
+pub(in crate::cli) fn one_of_those<T: FlagValue>(are_shown: impl Fn(&T) -> bool) -> impl TypedValueParser<Value = T> {
+    let values = T::VARIANTS.iter().filter_map(|variant| variant.value().zip(Some(are_shown(variant))));
+    PossibleValuesParser::new(values.map(|((value, help), shown)| PossibleValue::new(value).help(help).hide(!shown)))
         .try_map(|typed| T::named(&typed).ok_or("not one of the values"))
 }
 

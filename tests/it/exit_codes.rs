@@ -45,6 +45,7 @@ fn usage_errors_exit_2_and_name_the_flag() {
     let permuted = ["t.jsonl", "--record-tokens", "--permute-ids", "--hash-key-file", "key"];
     ends_with(&[tap.as_slice(), &permuted].concat(), 2, "cannot be used with");
     ends_with(&["--config", "/nowhere.toml", "play"], 2, "cannot read the configuration file");
+    ends_with(&["inspect", "compare", "-", "-"], 2, "standard input can be one of the two traces, not both");
     ends_with(&["man", "sing"], 2, "there is no command `sing`");
 }
 
@@ -64,6 +65,8 @@ fn a_mistake_names_the_variable_or_the_file_where_it_stands() {
         assert!(output.status.code() == Some(2) && stderr.contains(part), "{arguments:?}: {stderr}");
     };
     with(("VLLM_VCR_ENGINE", ""), &["play"], "invalid value '' for 'VLLM_VCR_ENGINE (--engine)'");
+    let tag = "VLLM_VCR_TAG (--tag) has no effect on the built-in trace";
+    with(("VLLM_VCR_TAG", "x"), &["play", "--port", "0"], tag);
     let of_variable = |arguments: &[&str], part: &str| with(("VLLM_VCR_RATE", "abc"), arguments, part);
     of_variable(&replay, "invalid value 'abc' for 'VLLM_VCR_RATE (--rate <N>)'");
     of_variable(&[&replay[..], &["--rate", "fast"]].concat(), "invalid value 'fast' for '--rate <N>'");
@@ -159,7 +162,7 @@ fn a_check_answers_by_its_exit_code() {
     let output = vcr(&["inspect", "check", &broken, "--json"]);
     assert_eq!(output.status.code(), Some(1));
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(found["findings"][0]["line"], 1);
+    assert_eq!((&found["path"], &found["findings"][0]["line"]), (&broken.into(), &1.into()));
 }
 
 #[test]

@@ -59,6 +59,8 @@ pub enum ClimbEnd {
     Saturated,
     /// The limits are broken.
     SloBroken,
+    /// There are no limits, and more requests failed than could have broken one.
+    Failing,
     /// Throughput still rose at the highest concurrency.
     MostConcurrency,
     /// The bend is not known more closely after the last rung.
@@ -175,6 +177,7 @@ impl Search {
         let Some(top) = rungs.last() else { return Ok(1) };
         let bend = Bend::of(rungs);
         let ended = match &bend {
+            Some(bend) if bend.is_broken && self.slo == Slo::default() => ClimbEnd::Failing,
             Some(bend) if bend.is_broken => ClimbEnd::SloBroken,
             Some(_) => ClimbEnd::Saturated,
             None if top.concurrency >= self.most => return Err(ClimbEnd::MostConcurrency),
@@ -308,7 +311,7 @@ mod tests {
                 Ok(concurrency) => {
                     assert!(rungs.iter().all(|rung| rung.concurrency != concurrency), "{concurrency} twice");
                     let at = float(concurrency);
-                    rungs.push(Rung::made_up(concurrency, throughput(at), has_slo.then(|| share(at))));
+                    rungs.push(Rung::made_up(concurrency, throughput(at), Some(share(at))));
                     rungs.sort_by_key(|rung| rung.concurrency);
                 }
                 Err(ended) => break ended,
@@ -345,6 +348,8 @@ mod tests {
         assert_eq!((found.ended, found.knee), (ClimbEnd::SloBroken, None));
         assert!((48..=50).contains(&found.slo_concurrency.unwrap()), "{found:?}");
         assert_eq!(found.best, found.slo_concurrency);
+        let found = climb(|at| at.min(4.0), |at| if at > 4.0 { 0.1 } else { 1.0 }, false);
+        assert_eq!((found.ended, found.slo_concurrency), (ClimbEnd::Failing, None));
         let found = climb(|at| at, |_| 0.0, true);
         assert_eq!((found.ended, found.slo_concurrency, found.rungs.len()), (ClimbEnd::SloBroken, None, 1));
     }

@@ -96,13 +96,15 @@ impl Rung {
         let good = || inside.iter().filter(|(_, sample)| sample.is_good);
         let seconds = (window.to - window.from).max(1e-9);
         let requests = good().count();
-        let e2e_mean = good().map(|(_, sample)| sample.e2e.as_secs_f64()).sum::<f64>() / float(requests.max(1));
-        let request_throughput = good().map(|(share, _)| share).sum::<f64>() / seconds;
+        // The sum of nothing is -0.
+        let sum = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() + 0.0;
+        let e2e_mean = sum(&mut good().map(|(_, sample)| sample.e2e.as_secs_f64())) / float(requests.max(1));
+        let request_throughput = sum(&mut good().map(|(share, _)| *share)) / seconds;
         let ttfts: Vec<Duration> = good().filter_map(|(_, sample)| sample.ttft).collect();
         let ttft = |share| quantile(&ttfts, share).map(|ttft| ttft.as_secs_f64() * 1e3);
         let kept = || inside.iter().filter(|(_, sample)| sample.keeps_slo);
         let tokens = Ratio::new(window.tokens(samples).into_iter().map(|tokens| (tokens, seconds / float(PARTS))));
-        let good_tokens = kept().map(|(share, sample)| share * f64::from(sample.output_tokens)).sum::<f64>();
+        let good_tokens = sum(&mut kept().map(|(share, sample)| share * f64::from(sample.output_tokens)));
         let resampled = if inside.is_empty() { Vec::new() } else { tokens.resampled(0) };
         Self {
             concurrency,
@@ -118,9 +120,8 @@ impl Rung {
             ttft_p99_ms: ttft(0.99),
             in_flight: request_throughput * e2e_mean,
             slo_share: (!inside.is_empty()).then(|| float(kept().count()) / float(inside.len())),
-            // The sum of nothing is -0.
-            goodput: Some((kept().map(|(share, _)| share).sum::<f64>() + 0.0) / seconds),
-            token_goodput: Some((good_tokens + 0.0) / seconds),
+            goodput: Some(sum(&mut kept().map(|(share, _)| *share)) / seconds),
+            token_goodput: Some(good_tokens / seconds),
             resampled,
         }
     }
@@ -291,6 +292,7 @@ mod tests {
     fn nothing_is_nothing() {
         let rung = Rung::of(4, &[], MS * 1000);
         assert_eq!((rung.requests, rung.slo_share, rung.output_throughput_interval), (0, None, None));
-        assert!(rung.output_throughput.abs() < 1e-9 && rung.in_flight.abs() < 1e-9);
+        let figures = [rung.request_throughput, rung.output_throughput, rung.e2e_mean_ms, rung.in_flight];
+        assert!(figures.iter().all(|figure| figure.abs() < 1e-9 && figure.is_sign_positive()), "{figures:?}");
     }
 }

@@ -13,7 +13,7 @@ use axum::{
 };
 use http::{HeaderValue, StatusCode, header};
 
-use super::{counts::RecorderCounts, recorder::TraceRecorder, shared_state::SharedState};
+use super::{counts::RecorderCounts, shared_state::SharedState};
 use net::server::Listener;
 use recording::recorder::RecorderState;
 use replay::account::serve_router;
@@ -34,10 +34,10 @@ impl Handle {
         self.shared.rotate();
     }
 
-    /// The first file of its trace, which has a number in its name where that was taken.
+    /// Returns the trace file that was begun first; `None` where exchanges are recorded in a cassette.
     #[must_use]
-    pub fn trace_file(&self) -> &Path {
-        self.shared.recorder.as_ref().map_or(Path::new(""), TraceRecorder::file)
+    pub fn trace(&self) -> Option<&Path> {
+        Some(&self.shared.recorder.as_ref()?.path)
     }
 
     /// Returns every counter in Prometheus' text format.

@@ -5,7 +5,7 @@
 //! by reason; the count is in the log, in the metrics, in the report and in the end of a packed trace.
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -78,7 +78,8 @@ pub(super) struct TraceRecorder {
     recorder: Recorder<TraceSink>,
     metrics: Arc<TapMetrics>,
     rotate: Arc<AtomicBool>,
-    file: PathBuf,
+    /// The file that was begun first.
+    pub(super) path: PathBuf,
 }
 
 impl TraceRecorder {
@@ -104,16 +105,12 @@ impl TraceRecorder {
         };
         metrics.recorder.files.store(parts.count(), Relaxed);
         metrics.recorder.progress.set_open(parts.is_open() || setup.discards);
-        let (rotate, file) = (Arc::new(AtomicBool::new(false)), parts.path().to_owned());
+        let rotate = Arc::new(AtomicBool::new(false));
+        let path = parts.path().to_owned();
         let sink = TraceSink::new(setup, (parts, error), engine, Arc::clone(&metrics), Arc::clone(&rotate));
         let recorder = Recorder::start(sink, Arc::clone(&metrics.recorder.progress))
             .map_err(|error| TapError::Recorder(error.to_string()))?;
-        Ok(Self { recorder, metrics, rotate, file })
-    }
-
-    /// The file that was begun first.
-    pub(super) fn file(&self) -> &Path {
-        &self.file
+        Ok(Self { recorder, metrics, rotate, path })
     }
 
     /// Submits an exchange; never waits. Where too much waits, it goes without its body, then without its content, and then not at all.

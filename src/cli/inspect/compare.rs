@@ -41,6 +41,9 @@ pub(in crate::cli) struct CompareArgs {
 
 /// Compares the traces; exit code 1 where the gate does not let the later one pass.
 pub(super) fn run(args: &CompareArgs) -> Result<ExitCode, Failure> {
+    if [&args.a, &args.b].iter().all(|path| path.as_os_str() == "-") {
+        return Err(Failure::usage("standard input can be one of the two traces, not both"));
+    }
     let gate = match &args.gate {
         None => MetricGate::default(),
         Some(path) => {

@@ -5,7 +5,12 @@ use std::{num::NonZeroU32, path::PathBuf, process::ExitCode};
 use clap::Args;
 
 use crate::{
-    cli::{failure::Failure, output, stepping::count, values::one_of},
+    cli::{
+        failure::Failure,
+        output,
+        stepping::count,
+        values::{one_of, one_of_those},
+    },
     inspect,
     play::load_tokenizer,
     recording::formats::{ConversionTarget, FormatError, ReadOptions, TraceFormat},
@@ -23,8 +28,8 @@ pub(in crate::cli) struct TraceConvertArgs {
     /// Format of IN. Default: detected from its first object.
     #[arg(long, value_name = "KIND", value_parser = one_of::<TraceFormat>())]
     pub(in crate::cli) from: Option<TraceFormat>,
-    /// Format of OUT: trace, mooncake, weka or dynamo. Default: as in its name (NAME.weka.jsonl), else trace.
-    #[arg(long, value_name = "KIND", value_parser = one_of::<TraceFormat>())]
+    /// Format of OUT. Default: as in its name (NAME.weka.jsonl), else trace.
+    #[arg(long, value_name = "KIND", value_parser = one_of_those(|kind: &TraceFormat| kind.is_written()))]
     pub(in crate::cli) to: Option<TraceFormat>,
     /// Tokens per block of IN, if the file does not say it.
     #[arg(long, value_name = "N", value_parser = count)]

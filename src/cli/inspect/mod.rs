@@ -253,7 +253,7 @@ fn check(args: &InspectArgs) -> Result<ExitCode, Failure> {
     for (path, missing) in sources.paths().zip(sources.missing_parts()) {
         let Checked { records, count, findings, mut warnings } = inspect::check(path)?;
         warnings.extend(missing.cloned());
-        reports.push(FindingsReport { file: path.display().to_string(), records, count, findings, warnings });
+        reports.push(FindingsReport { path: path.display().to_string(), records, count, findings, warnings });
     }
     let is_sound = reports.iter().all(|report| report.findings.is_empty() && !report.is_cut());
     print_each(&reports, args.json, FindingsReport::text)?;
@@ -263,7 +263,7 @@ fn check(args: &InspectArgs) -> Result<ExitCode, Failure> {
 /// Result of a check, as JSON.
 #[derive(Serialize)]
 struct FindingsReport {
-    file: String,
+    path: String,
     /// Number of records that are sound.
     records: u64,
     /// Number of defects, of which `findings` has the first.
@@ -279,14 +279,14 @@ impl FindingsReport {
 
     fn text(&self) -> String {
         let findings =
-            self.findings.iter().map(|finding| format!("{}:{}\n", self.file, one_line(&finding.to_string())));
+            self.findings.iter().map(|finding| format!("{}:{}\n", self.path, one_line(&finding.to_string())));
         let warnings = self.warnings.iter();
-        let warnings = warnings.map(|warning| format!("{}: warning: {}\n", self.file, one_line(&warning.to_string())));
+        let warnings = warnings.map(|warning| format!("{}: warning: {}\n", self.path, one_line(&warning.to_string())));
         let rest = self.count.saturating_sub(self.findings.len() as u64);
         let last = match self.count {
-            0 if self.records == 0 => format!("{}: no records\n", self.file),
-            0 if self.is_cut() => format!("{}: not whole\n", self.file),
-            0 => format!("{}: sound\n", self.file),
+            0 if self.records == 0 => format!("{}: no records\n", self.path),
+            0 if self.is_cut() => format!("{}: not whole\n", self.path),
+            0 => format!("{}: sound\n", self.path),
             1 => "1 defect\n".to_owned(),
             many if rest > 0 => format!("{many} defects, of which {rest} are not shown\n"),
             many => format!("{many} defects\n"),

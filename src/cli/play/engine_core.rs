@@ -8,7 +8,7 @@ use crate::{
     base::one_line::counted,
     cli::{
         failure::Failure,
-        flags::{Typed, name_of},
+        flags::Typed,
         loading, output,
         play::{admin_at, args::PlayArgs, concerns, configuration, faults, fleet, reload},
         player::{admin, conclude},
@@ -37,11 +37,11 @@ pub(in crate::cli) fn check(args: &PlayArgs, typed: &Typed<'_>) -> Result<(), Fa
     let is_about_http = |id: &str| !COUNT_TOO.contains(&id);
     if let Some(flag) = typed.tagged(OF_HTTP).find(|flag| is_about_http(flag.get_id().as_str()) && typed.is_given(flag))
     {
-        return Err(Failure::usage(format!("--{} has no effect with --engine-core", name_of(flag)))
+        return Err(Failure::usage(format!("{} has no effect with --engine-core", typed.shown(flag)))
             .hint("it applies to this program's own HTTP server; leave it out"));
     }
     typed.tagged(&["@answers"]).filter(|flag| typed.is_given(flag)).for_each(|flag| {
-        output::note(&format!("--{} has no effect with --engine-core: the front end makes answers\n", name_of(flag)));
+        output::note(&format!("{} has no effect with --engine-core: the front end makes answers\n", typed.shown(flag)));
     });
     config(args).map(drop)
 }

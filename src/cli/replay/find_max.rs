@@ -65,7 +65,7 @@ pub(super) async fn run(
     Ok(code)
 }
 
-const HEAD: &str = "concurrency  in flight   requests/s     tokens/s   ± %  E2E mean ms  TTFT p50 ms  TTFT p99 ms  goodput/s  within SLO";
+const HEAD: &str = "concurrency  in flight   requests/s   failed     tokens/s   ± %  E2E mean ms  TTFT p50 ms  TTFT p99 ms  goodput/s  within SLO";
 
 fn row(rung: &Rung) -> String {
     let half = rung.output_throughput_interval.map(|interval| (interval.high - interval.low) / 2.0);
@@ -73,10 +73,11 @@ fn row(rung: &Rung) -> String {
     let shown =
         |figure: Option<f64>, digits: usize| figure.map_or("-".to_owned(), |figure| format!("{figure:.digits$}"));
     format!(
-        "{:11} {:10.1} {:12.2} {:12.1} {percent:>5} {:12.1} {:>12} {:>12} {:>10} {:>11}",
+        "{:11} {:10.1} {:12.2} {:8} {:12.1} {percent:>5} {:12.1} {:>12} {:>12} {:>10} {:>11}",
         rung.concurrency,
         rung.in_flight,
         rung.request_throughput,
+        rung.failed,
         rung.output_throughput,
         rung.e2e_mean_ms,
         shown(rung.ttft_p50_ms, 1),
@@ -110,6 +111,7 @@ fn ended(ended: ClimbEnd) -> &'static str {
     match ended {
         ClimbEnd::Saturated => "throughput does not rise any more",
         ClimbEnd::SloBroken => "the limits of --slo are broken",
+        ClimbEnd::Failing => "more than a tenth of the requests fail",
         ClimbEnd::MostConcurrency => "throughput still rose at --max-concurrency",
         ClimbEnd::MostRungs => "ten rungs: the bend may be anywhere between the last ones",
         ClimbEnd::Failed => "every request failed",

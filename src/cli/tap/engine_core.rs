@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use crate::{
     cli::{
         failure::Failure,
-        flags::{Typed, name_of},
+        flags::Typed,
         output, runtime,
         tap::{admin_listener, args::TapArgs, conclude, greeting, refuse_remote, serve_admin, setup},
         values::host_and_port,
@@ -109,7 +109,7 @@ pub(in crate::cli) fn check(args: &TapArgs, typed: &Typed<'_>) -> Result<(), Fai
         .hint("add --tokenizer DIRECTORY, or --redact off to record them unsearched"));
     }
     if let Some(flag) = typed.tagged(&["@http"]).find(|flag| typed.is_changed(flag)) {
-        return Err(Failure::usage(format!("--{} has no effect with --engine-core", name_of(flag)))
+        return Err(Failure::usage(format!("{} has no effect with --engine-core", typed.shown(flag)))
             .hint("it applies to HTTP only; leave it out"));
     }
     Ok(())
@@ -134,9 +134,9 @@ pub(in crate::cli) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
         let listener = server::bind(&address).await?;
         let at: SocketAddr = listener.local_addr().map_err(Failure::environment)?;
         let admin = admin_listener(admin.as_deref(), may_be_remote).await?;
-        let (before, after) = greeting((&format!("{SCHEME}{at}"), &format!("{SCHEME}{front_end}")), &setup);
-        let tap = EngineCoreTap::start(EngineCoreSetup { setup, front_end, model })?;
-        output::note(&format!("{before}{}{after}", tap.handle().trace_file().display()));
+        let ends = (&*format!("{SCHEME}{at}"), &*format!("{SCHEME}{front_end}"));
+        let tap = EngineCoreTap::start(EngineCoreSetup { setup: setup.clone(), front_end: front_end.clone(), model })?;
+        output::note(&greeting(ends, &setup, tap.handle().trace()));
         let (stop, stopped) = oneshot::channel::<()>();
         serve_admin(tap.handle(), admin, stopped)?;
         let report = tap.serve(listener, shutdown.requested()).await?;

@@ -19,7 +19,7 @@ use crate::{
     cli::{
         child,
         failure::Failure,
-        flags::{Typed, name_of},
+        flags::Typed,
         output, runtime,
         tap::{args::TapArgs, setup::ListenSetup},
     },
@@ -49,9 +49,8 @@ pub(in crate::cli) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
         let (listener, at) = open(listen).await?;
         refuse_circle(&at, &setup).await?;
         let admin = admin_listener(admin.as_deref(), admin_may_be_remote).await?;
-        let (before, after) = greeting((&at, &setup.config.upstream.to_string()), &setup);
-        let tap = Tap::start(setup).await?;
-        output::note(&format!("{before}{}{after}", tap.handle().trace_file().display()));
+        let tap = Tap::start(setup.clone()).await?;
+        output::note(&greeting((&at, &setup.config.upstream.to_string()), &setup, tap.handle().trace()));
         let (stop, stopped) = oneshot::channel::<()>();
         serve_admin(tap.handle(), admin, stopped)?;
         let environment = child::ChildEnvironment { root: &at, ..child::ChildEnvironment::default() };
@@ -156,14 +155,14 @@ pub(in crate::cli) fn check(args: &mut TapArgs, typed: &Typed<'_>) -> Result<(),
         _ => String::new(),
     };
     engine_core::check(args, typed)?;
-    let names: Vec<String> = flags.map(|flag| format!("--{}{}", name_of(flag), value(flag))).collect();
+    let names: Vec<String> = flags.map(|flag| format!("{}{}", typed.shown(flag), value(flag))).collect();
     if !names.is_empty() {
         return Err(Failure::usage(format!("{} has no effect on {recorded}", names.join(", "))).hint(hint));
     }
     // Standard output is one stream: it is not rotated, and nothing is there before.
     match typed.tagged(&["@files"]).find(|flag| typed.is_changed(flag)) {
         Some(flag) if args.trace_out.as_os_str() == "-" => {
-            let message = format!("--{} has no effect on standard output (--trace-out -)", name_of(flag));
+            let message = format!("{} has no effect on standard output (--trace-out -)", typed.shown(flag));
             Err(Failure::usage(message))
         }
         _ => Ok(()),
@@ -211,8 +210,9 @@ pub(in crate::cli) async fn refuse_remote(flag: &str, address: &str) -> Result<(
     }
 }
 
-/// What is printed before the name of the trace, which is known once it is created, and after it.
-fn greeting((at, upstream): (&str, &str), setup: &Setup) -> (String, String) {
+/// Says what is recorded where: `trace` is the file that was begun.
+fn greeting((at, upstream): (&str, &str), setup: &Setup, trace: Option<&Path>) -> String {
+    let trace = trace.unwrap_or(&setup.config.trace_out).display();
     let further: String = setup.routes.iter().map(|route| format!(", {route}")).collect();
     let mut kept = vec![if setup.config.record_tokens { "token ids" } else { "no token ids" }];
     kept.extend(setup.content.text.then_some("text"));
@@ -223,7 +223,7 @@ fn greeting((at, upstream): (&str, &str), setup: &Setup) -> (String, String) {
     } else {
         format!("with {}", kept.join(", "))
     };
-    (format!("tap on {at} -> {upstream}{further}\nrecording to "), format!(" ({kept}); Ctrl-C ends it\n"))
+    format!("tap on {at} -> {upstream}{further}\nrecording to {trace} ({kept}); Ctrl-C ends it\n")
 }
 
 fn exit_summary(report: &TapReport) -> String {

@@ -102,6 +102,28 @@ fn a_body_that_is_not_the_one_of_its_name_is_refused() {
 }
 
 #[test]
+fn the_mistakes_of_all_records_are_named_at_once() {
+    let broken = "- id: x\n  match: any\n  times: 0\n  answer: x\n- request: POST /x\n- request: POST /x\n  like: 77\n  body: {}\n  \
+                  answer: x\n- request: POST /x\n  like: 0\n  body: {}\n  answer: x\n";
+    let shelf = Shelf::with(&format!("vcr: 1\nwrong: 1\nrecords:\n{broken}"));
+    for arguments in [&["cassette", "validate", shelf.name()][..], &["play", "--port", "0", "--cassette", shelf.name()]]
+    {
+        let (code, said) = run(arguments);
+        assert_eq!(code, 3, "{said}");
+        for (line, part) in [
+            (2, "`wrong` is no key of a cassette"),
+            (4, "`id` has to be a number"),
+            (6, "`times` has to be"),
+            (8, "the record has no `answer`"),
+            (9, "`like: 77` names no record before this one"),
+        ] {
+            assert!(said.contains(&format!("{}:{line}: {part}", shelf.name())), "{line} {part}: {said}");
+        }
+        assert_eq!(said.matches(shelf.name()).count(), 5, "what a broken record would give is no mistake: {said}");
+    }
+}
+
+#[test]
 fn what_cannot_be_written_at_the_end_is_an_error_at_the_start() {
     let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
     let nowhere = shelf.folder.path().join("no/folder/report.json");

@@ -55,6 +55,16 @@ fn merged_parts_are_the_whole_on_one_clock() {
     let last = |part: usize| arrivals(part).into_iter().fold(0.0, f64::max);
     let first = |part: usize| arrivals(part).into_iter().fold(f64::MAX, f64::min);
     assert!(last(0) < first(1) && last(1) < first(2), "{:?}", (last(0), first(1), last(1), first(2)));
+    // When a request was to be sent is on that clock too.
+    let lateness = |records: &[Value]| -> Vec<(String, String)> {
+        let ms = |record: &Value, key: &str| record[key].as_f64().unwrap();
+        let late = |record: &Value| format!("{:.3}", ms(record, "arrival_ms") - ms(record, "intended_ms"));
+        let mut all: Vec<_> = records.iter().map(|record| (record["request_id"].to_string(), late(record))).collect();
+        all.sort();
+        all
+    };
+    let own: Vec<Value> = shards.iter().flat_map(|shard| records(Path::new(shard))).collect();
+    assert_eq!(lateness(&merged), lateness(&own));
     let start = |path: &Path| json_lines(path)[0]["meta"]["started_at"].clone();
     assert_eq!(start(&path("whole.jsonl")), start(Path::new(&shards[0])));
     let again = merge(&[]);

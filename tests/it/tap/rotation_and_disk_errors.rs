@@ -14,6 +14,7 @@ use vllm_vcr::recording::trace::{CreateMode, RotationLimits};
 use crate::support::{
     CHAT,
     peer::{End, Script, Upstream, answer, exchange, post},
+    running::vcr,
     tapping::Tapping,
 };
 
@@ -261,4 +262,16 @@ async fn a_disk_that_does_not_answer_once_all_is_written_costs_no_record() {
         (2, 0, None, false)
     );
     let_go();
+}
+
+#[test]
+fn a_tap_says_which_file_it_begins() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("day.jsonl"), "mine").unwrap();
+    let tap = ["tap", "--upstream", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--trace-out"];
+    let output = vcr(&[&tap[..], &[&path("day.jsonl"), "--next", "--", "true"]].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains(&format!("recording to {} (", path("day.1.jsonl"))), "{said}");
+    assert_eq!(std::fs::read_to_string(path("day.jsonl")).unwrap(), "mine");
 }

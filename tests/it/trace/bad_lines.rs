@@ -61,6 +61,30 @@ pub(crate) const BAD_LINES: &[BadLine] = &[
         "arrival_ms: -0.5 is not a time in milliseconds (0 or more)",
     ),
     bad(
+        r#"{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1,"think_ms":-1}"#,
+        "think_ms: -1 is not a time in milliseconds (0 or more)",
+    ),
+    disagreeing(
+        r#"{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1,"queue_ms":1e300}"#,
+        "queue_ms: 1e300 is not a time in milliseconds (0 or more)",
+    ),
+    bad(
+        r#"{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1,"prefill_ms":"soon"}"#,
+        "prefill_ms: \"soon\" is not a time in milliseconds (0 or more)",
+    ),
+    bad(
+        r#"{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1,"intended_ms":-0.5}"#,
+        "intended_ms: -0.5 is not a time in milliseconds (0 or more)",
+    ),
+    bad(
+        r#"{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1,"preemptions":-1}"#,
+        "preemptions: -1 is not a whole number (0 or more)",
+    ),
+    disagreeing(
+        r#"{"prompt_tokens":10.0,"output_tokens":1,"ttft_ms":1}"#,
+        "prompt_tokens: invalid type: floating point `10.0`, expected u32",
+    ),
+    bad(
         r#"{"prompt_tokens":1,"output_tokens":3,"ttft_ms":1,"itl_ms":[1,-2]}"#,
         "itl_ms: value 1 is -2, not a time in milliseconds (0 or more)",
     ),

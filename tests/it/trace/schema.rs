@@ -2,7 +2,10 @@
 
 use jsonschema::Validator;
 use serde_json::Value;
-use vllm_vcr::recording::trace::{self, CaptureEnd, CreateMode, FORMAT, Meta, TraceWriter};
+use vllm_vcr::{
+    recording::trace::{self, CaptureEnd, CreateMode, FORMAT, Meta, Record, TraceWriter},
+    text::prompt::{BlockHashAlgorithm, BlockHasher, HashKey},
+};
 
 use super::bad_lines::BAD_LINES;
 use crate::support::traces::{json_lines, own_shapes, upstream};
@@ -28,6 +31,29 @@ fn every_line_read_or_written_validates() {
             assert!(errors.is_empty(), "{}: {line}: {errors:?}", path.display());
         }
     }
+}
+
+#[test]
+fn keyed_traces_validate() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("keyed.jsonl");
+    let key = HashKey::new(b"a key that is long enough");
+    let mut meta = Meta {
+        format: Some(FORMAT),
+        block_size: Some(2),
+        block_hash: Some(BlockHashAlgorithm::SipHash24),
+        hash_key_id: Some(key.id()),
+        ..Meta::default()
+    };
+    meta.extra.insert("ids_permuted".to_owned(), true.into());
+    let block_hashes = BlockHasher::keyed(key, 2).hash(&[1, 2, 3]).blocks.into();
+    let record = Record { prompt_tokens: 3, block_hashes, ..Record::default() };
+    let mut writer = TraceWriter::create(&path, &meta, CreateMode::New).unwrap();
+    assert!(writer.append(&record).unwrap().is_empty());
+    writer.finish(CaptureEnd::default()).unwrap();
+    let (lines, schema) = (json_lines(&path), schema());
+    assert_eq!(lines[0]["meta"]["block_hash"], "siphash-2-4-64");
+    assert!(lines.iter().all(|line| schema.is_valid(line)), "{lines:?}");
 }
 
 #[test]

@@ -58,7 +58,7 @@ impl RecordFault {
     /// The error that its words are wrong.
     #[must_use]
     pub fn wrong(&self, message: &str) -> CassetteError {
-        CassetteError::Wrong { path: self.path.clone(), line: self.line, message: format!("`answer.fault`: {message}") }
+        CassetteError::of(&self.path, Wrong::at(self.line, format!("`answer.fault`: {message}")))
     }
 }
 
@@ -198,7 +198,7 @@ fn version(node: &YamlNode) -> Result<(), Wrong> {
 }
 
 fn record(item: &YamlNode, at: u64, ids: &mut HashSet<u64>) -> Result<CassetteRecord, Vec<Wrong>> {
-    let WrittenRecord { mut record, id, unknown, blobs, .. } = read::record(item).map_err(|wrong| vec![wrong])?;
+    let WrittenRecord { mut record, id, unknown, blobs, .. } = read::record(item)?;
     let mut mistakes: Vec<Wrong> =
         unknown.into_iter().map(|(line, key)| Wrong::at(line, format!("`{key}` is not known"))).collect();
     if !record.is_fixture {

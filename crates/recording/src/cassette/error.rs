@@ -58,7 +58,7 @@ pub enum CassetteError {
         path: PathBuf,
     },
     /// Something in it is wrong.
-    #[error("{}:{line}: {message}", path.display())]
+    #[error("{}:{line}: {message}{}", path.display(), listed(path, further))]
     Wrong {
         /// The file.
         path: PathBuf,
@@ -66,6 +66,8 @@ pub enum CassetteError {
         line: usize,
         /// What, and what to do.
         message: String,
+        /// What else is wrong, with its lines.
+        further: Vec<(usize, String)>,
     },
 }
 
@@ -84,8 +86,20 @@ impl CassetteError {
     }
 
     pub(super) fn of(path: &Path, error: Wrong) -> Self {
-        Self::Wrong { path: path.to_owned(), line: error.line, message: error.message }
+        Self::of_all(path, vec![error])
     }
+
+    /// One error of everything that is wrong.
+    pub(super) fn of_all(path: &Path, errors: Vec<Wrong>) -> Self {
+        let mut all = errors.into_iter().map(|Wrong { line, message }| (line, message));
+        let (line, message) = all.next().unwrap_or_default();
+        Self::Wrong { path: path.to_owned(), line, message, further: all.collect() }
+    }
+}
+
+/// Formats further mistakes, each on a line of its own.
+fn listed(path: &Path, further: &[(usize, String)]) -> String {
+    further.iter().map(|(line, message)| format!("\n{}:{line}: {message}", path.display())).collect()
 }
 
 /// Something that is wrong in a file whose name is known further up.
@@ -98,6 +112,12 @@ pub(super) struct Wrong {
 impl Wrong {
     pub(super) fn at(line: usize, message: impl Into<String>) -> Self {
         Self { line, message: message.into() }
+    }
+}
+
+impl From<Wrong> for Vec<Wrong> {
+    fn from(wrong: Wrong) -> Self {
+        vec![wrong]
     }
 }
 

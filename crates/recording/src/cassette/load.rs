@@ -81,7 +81,7 @@ pub fn is_cassette(path: &Path) -> bool {
 /// ```
 ///
 /// # Errors
-/// For the first thing that is wrong; it names the file and the line.
+/// When it cannot be read, or for everything that is wrong, with the file and the lines.
 pub fn load(path: &Path) -> Result<Cassette, CassetteError> {
     let text = text_of(path)?;
     let (sides, cassette) = thread::scope(|scope| {
@@ -137,24 +137,27 @@ fn no_text(path: &Path, error: &FromUtf8Error) -> CassetteError {
 /// # Errors
 /// As [`load`].
 pub fn parse(path: &Path, text: &str) -> Result<Cassette, CassetteError> {
-    let read = yaml::parse(text).map_err(Wrong::from);
+    let read = yaml::parse(text).map_err(|error| vec![Wrong::from(error)]);
     let read = read.and_then(|root| whole(path, root, text.contains(large::KEY)));
-    let mut cassette = read.map_err(|wrong| {
-        let is_trace = trace::is_trace(path);
-        CassetteError::of(path, if is_trace { Wrong::at(wrong.line, "this is a trace, not a cassette") } else { wrong })
+    let mut cassette = read.map_err(|mut wrong| {
+        if trace::is_trace(path) {
+            wrong.truncate(1);
+            wrong.iter_mut().for_each(|wrong| wrong.message = "this is a trace, not a cassette".to_owned());
+        }
+        CassetteError::of_all(path, wrong)
     })?;
     cassette.placeholders = placeholders(text).map(|(_, placeholder)| placeholder.kind).collect();
     Ok(cassette)
 }
 
-fn whole(path: &Path, mut root: YamlNode, names_texts: bool) -> Result<Cassette, Wrong> {
+fn whole(path: &Path, mut root: YamlNode, names_texts: bool) -> Result<Cassette, Vec<Wrong>> {
     let mut room = blob::MOST_BYTES;
     let large = large_of(&mut root, path, names_texts, &mut room)?;
     let root = &root;
     let entries =
         root.entries().ok_or_else(|| Wrong::at(root.line, "a cassette is a map with `vcr: 1` and `records`"))?;
     let mut cassette = Cassette { path: path.to_owned(), ..Cassette::default() };
-    let (mut records, mut version) = (None, None);
+    let (mut records, mut version, mut wrong) = (None, None, Vec::new());
     for entry in entries {
         let value = &entry.value;
         if entry.key != "records" {
@@ -163,17 +166,19 @@ fn whole(path: &Path, mut root: YamlNode, names_texts: bool) -> Result<Cassette,
         for inner in value.entries().unwrap_or_default().iter().filter(|_| entry.key == "redact") {
             cassette.lines.insert(format!("redact.{}", inner.key), lines_of(inner));
         }
-        match entry.key.as_str() {
-            "vcr" => version = Some((value.line, number(value, "vcr")?)),
-            "key" => known_key(value)?,
-            "records" => records = Some(value),
-            "tools" => cassette.tools = map(value, "tools")?,
-            key => {
-                if cassette.header.take(key, value)?.is_none() {
-                    return Err(Wrong::at(entry.line, format!("`{key}` is no key of a cassette")));
-                }
+        let taken = match entry.key.as_str() {
+            "vcr" => number(value, "vcr").map(|number| version = Some((value.line, number))),
+            "key" => known_key(value),
+            "records" => {
+                records = Some(value);
+                Ok(())
             }
-        }
+            "tools" => map(value, "tools").map(|tools| cassette.tools = tools),
+            key => cassette.header.take(key, value).and_then(|taken| {
+                taken.ok_or_else(|| Wrong::at(entry.line, format!("`{key}` is no key of a cassette")))
+            }),
+        };
+        wrong.extend(taken.err());
         if records.is_some() && entry.key != "records" && cassette.end_of_records.is_none() {
             cassette.end_of_records = Some(entry.line);
         }
@@ -181,9 +186,10 @@ fn whole(path: &Path, mut root: YamlNode, names_texts: bool) -> Result<Cassette,
     match version {
         Some((_, FORMAT)) => {}
         Some((line, other)) => {
-            return Err(Wrong::at(line, format!("this program reads cassettes of format {FORMAT}, not {other}")));
+            return Err(Wrong::at(line, format!("this program reads cassettes of format {FORMAT}, not {other}")).into());
         }
-        None => return Err(Wrong::at(root.line, "`vcr: 1` is missing: this is no cassette")),
+        None if !wrong.is_empty() => return Err(wrong),
+        None => return Err(Wrong::at(root.line, "`vcr: 1` is missing: this is no cassette").into()),
     }
     let items = match records {
         Some(node) if node.value().is_null() => &[],
@@ -191,8 +197,9 @@ fn whole(path: &Path, mut root: YamlNode, names_texts: bool) -> Result<Cassette,
         None => &[],
     };
     cassette.indent = items.first().map_or(0, |item| item.column.saturating_sub(2));
-    fill(&mut cassette, items, &large, &mut room)?;
-    Ok(cassette)
+    wrong.extend(fill(&mut cassette, items, &large, &mut room).err().into_iter().flatten());
+    wrong.sort_by_key(|wrong| wrong.line);
+    if wrong.is_empty() { Ok(cassette) } else { Err(wrong) }
 }
 
 /// Reads the texts that records only name, which take of `room`. The lines of the records that have large texts in themselves.
@@ -221,11 +228,41 @@ fn known_key(node: &YamlNode) -> Result<(), Wrong> {
 }
 
 /// Reads the records and fills in what they take from others; bodies in files of their own take of `room`.
-fn fill(cassette: &mut Cassette, items: &[YamlNode], large: &HashSet<usize>, room: &mut u64) -> Result<(), Wrong> {
-    let mut places: HashMap<u64, usize> = HashMap::new();
-    let mut ids = RecordCallIds::default();
+fn fill(cassette: &mut Cassette, items: &[YamlNode], large: &HashSet<usize>, room: &mut u64) -> Result<(), Vec<Wrong>> {
+    let mut filling = Filling { cassette, large, room, places: HashMap::new(), ids: RecordCallIds::default() };
+    let (mut wrong, mut broken) = (Vec::new(), HashSet::new());
     for (at, item) in items.iter().enumerate() {
-        let WrittenRecord { mut record, id, unknown, blobs: [request, answer], json_added } = read::record(item)?;
+        let named = |key| item.get(key).and_then(|node| number(node, key).ok());
+        let mistakes = match read::record(item).map(|written| filling.add(at, item, written)) {
+            Ok(Ok(())) => continue,
+            // It lacks what the broken one would give it.
+            Ok(Err(_)) if named("like").is_some_and(|id| broken.contains(&id)) => Vec::new(),
+            Ok(Err(mistake)) => vec![mistake],
+            Err(mistakes) => mistakes,
+        };
+        wrong.extend(mistakes);
+        broken.insert(named("id").unwrap_or(at as u64));
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+}
+
+/// Records of a cassette so far.
+struct Filling<'a> {
+    cassette: &'a mut Cassette,
+    /// Lines of the records that have large texts in themselves.
+    large: &'a HashSet<usize>,
+    /// What is left for bodies in files of their own.
+    room: &'a mut u64,
+    /// Places of records by their ids.
+    places: HashMap<u64, usize>,
+    ids: RecordCallIds,
+}
+
+impl Filling<'_> {
+    /// Adds a record, with what it takes from others.
+    fn add(&mut self, at: usize, item: &YamlNode, written: WrittenRecord) -> Result<(), Wrong> {
+        let Self { cassette, large, room, places, ids } = self;
+        let WrittenRecord { mut record, id, unknown, blobs: [request, answer], json_added } = written;
         let mut read = |(line, name): (usize, String)| {
             blob::read(&cassette.path, &name, room).map_err(|message| Wrong::at(line, message))
         };
@@ -259,8 +296,8 @@ fn fill(cassette: &mut Cassette, items: &[YamlNode], large: &HashSet<usize>, roo
         }
         places.insert(record.id, cassette.records.len());
         cassette.records.push(record);
+        Ok(())
     }
-    Ok(())
 }
 
 /// A tool that is only named becomes the tool.

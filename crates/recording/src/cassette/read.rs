@@ -36,7 +36,8 @@ pub(super) struct WrittenRecord {
     pub(super) json_added: Option<usize>,
 }
 
-pub(super) fn record(node: &YamlNode) -> Result<WrittenRecord, Wrong> {
+/// Reads a record, or finds every entry that is wrong, or else what is wrong with it as a whole.
+pub(super) fn record(node: &YamlNode) -> Result<WrittenRecord, Vec<Wrong>> {
     let entries = node.entries().ok_or_else(|| Wrong::at(node.line, "a record has to be a map"))?;
     let mut record = CassetteRecord {
         line: node.line,
@@ -45,7 +46,7 @@ pub(super) fn record(node: &YamlNode) -> Result<WrittenRecord, Wrong> {
     };
     let (mut id, mut unknown) = (None, Vec::new());
     let blobs = [blob_of(Some(node))?, blob_of(node.get("answer"))?];
-    for entry in entries {
+    let mut take = |entry: &YamlEntry| {
         let value = &entry.value;
         match entry.key.as_str() {
             "id" => id = Some(number(value, "id")?),
@@ -71,6 +72,11 @@ pub(super) fn record(node: &YamlNode) -> Result<WrittenRecord, Wrong> {
             "times" => record.times = Some(fixture::times(value)?),
             key => unknown.push((entry.line, key.to_owned())),
         }
+        Ok(())
+    };
+    let wrong: Vec<Wrong> = entries.iter().filter_map(|entry| take(entry).err()).collect();
+    if !wrong.is_empty() {
+        return Err(wrong);
     }
     fixture::as_completion(&mut record);
     let json_added = node.get("answer").and_then(|answer| answer.get(json_added::KEY)).map(|node| node.line);

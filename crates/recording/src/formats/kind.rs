@@ -37,6 +37,12 @@ impl TraceFormat {
         }
     }
 
+    /// Returns true if files of it are written, not only read.
+    #[must_use]
+    pub fn is_written(self) -> bool {
+        matches!(self, Self::Trace | Self::Mooncake | Self::Weka | Self::Dynamo)
+    }
+
     /// Returns whether a last block that is not full has a hash too.
     pub(crate) fn has_tails(self) -> bool {
         matches!(self, Self::Mooncake | Self::VllmTimedTrace | Self::Dynamo)

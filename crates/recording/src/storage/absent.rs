@@ -10,8 +10,8 @@ pub(super) enum AbsentClient {}
 
 impl AbsentClient {
     pub(super) fn connect(_: &ObjectUrl) -> io::Result<Self> {
-        let message = "this program was built without object storage; get it with `cargo install vllm-vcr --features \
-                       object-storage`, or use a file";
+        let message = "this program was built without object storage; get it with `cargo install --path . --features \
+                       object-storage` in a checkout, or use a file";
         Err(io::Error::new(io::ErrorKind::Unsupported, message))
     }
 

@@ -287,6 +287,6 @@ mod tests {
     fn without_the_feature_a_url_says_how_to_get_it() {
         let error = find(Path::new("s3://b/a.jsonl")).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::Unsupported);
-        assert!(error.to_string().contains("cargo install vllm-vcr --features object-storage"), "{error}");
+        assert!(error.to_string().contains("cargo install --path . --features object-storage"), "{error}");
     }
 }

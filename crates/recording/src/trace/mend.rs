@@ -11,7 +11,7 @@ use super::{
     Chunk, Record,
     error::Defect,
     raw::{self, KEYS, Part, SpelledRecord},
-    rules::MOST_TOKENS,
+    rules::{MOST_TOKENS, OTHER_TIMES, PREEMPTIONS},
     source::LONGEST_LINE,
 };
 
@@ -122,6 +122,7 @@ fn mend(record: &mut Record, field: Option<&'static str>) {
         Some("arrival_ms") => record.arrival = None,
         Some("e2e_ms") => record.e2e = None,
         Some("first_event_ms") => record.first_event = None,
+        Some(other) if other == PREEMPTIONS || OTHER_TIMES.contains(&other) => drop(record.extra.shift_remove(other)),
         Some(_) | None => drop_content(record),
     }
 }
@@ -227,7 +228,19 @@ mod tests {
     }
 
     fn map() -> impl Strategy<Value = Map<String, Value>> {
-        let key = select(vec!["x", "model", "itl_ms", "prompt_tokens", "repaired", "meta", "end", "é\n", "stream"]);
+        let key = select(vec![
+            "x",
+            "model",
+            "itl_ms",
+            "prompt_tokens",
+            "repaired",
+            "meta",
+            "end",
+            "é\n",
+            "stream",
+            "queue_ms",
+            "preemptions",
+        ]);
         vec((key.prop_map(str::to_owned), value()), 0..3).prop_map(|fields| fields.into_iter().collect())
     }
 

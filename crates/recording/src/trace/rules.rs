@@ -4,10 +4,19 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::error::Defect;
 use super::raw::{RawRecord, duration};
+use super::record::{INTENDED_MS, THINK_MS};
 use super::{Chunk, Record, StepContext};
 use base::units::Millis;
+
+/// Times of keys without a field of their own.
+pub(super) const OTHER_TIMES: [&str; 4] = [THINK_MS, INTENDED_MS, "queue_ms", "prefill_ms"];
+
+/// Key of a count without a field of its own.
+pub(super) const PREEMPTIONS: &str = "preemptions";
 
 /// Maximum number of output tokens of a record: far more than any engine's limit, and few enough to be worked with.
 pub(super) const MOST_TOKENS: u32 = 1 << 22;
@@ -107,6 +116,14 @@ impl RawRecord {
             let text = format!("counts {} gaps, but {later} tokens came after the first", summary.count);
             defects.push(Defect::field("itl_summary", text));
         }
+        if let Some(count) = self.other(PREEMPTIONS).filter(|count| !count.is_u64()) {
+            defects.push(Defect::field(PREEMPTIONS, format!("{count} is not a whole number (0 or more)")));
+        }
+    }
+
+    /// Returns the value of a key without a field of its own; null counts as absent.
+    fn other(&self, key: &str) -> Option<&Value> {
+        self.extra.get(key).filter(|value| !value.is_null())
     }
 
     fn check_times(&self, defects: &mut Vec<Defect>) {
@@ -120,6 +137,13 @@ impl RawRecord {
         ] {
             if let Some(ms) = value.filter(|ms| Millis(*ms).duration().is_none()) {
                 defects.push(Defect::field(field, format!("{} is not a time in milliseconds (0 or more)", brief(ms))));
+            }
+        }
+        for field in OTHER_TIMES {
+            let value = self.other(field);
+            if let Some(value) = value.filter(|value| value.as_f64().is_none_or(|ms| Millis(ms).duration().is_none())) {
+                let shown = value.as_f64().map_or_else(|| value.to_string(), brief);
+                defects.push(Defect::field(field, format!("{shown} is not a time in milliseconds (0 or more)")));
             }
         }
         if let Some((index, ms)) = self.gaps().iter().enumerate().find(|(_, ms)| Millis(**ms).duration().is_none()) {

@@ -17,9 +17,11 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use super::{
     BadLines, LoadProgress, Meta, Record, TraceError, TraceReader, Warning,
     agreement::Agreement,
+    record::INTENDED_MS,
     source::{is_standard, refuse_pipe, split_suffix},
 };
 use crate::storage::{self, StoredObject};
+use base::units::Millis;
 use text::prompt::BlockHashAlgorithm;
 
 /// Files that are read as one trace, in the order in which they are read.
@@ -246,6 +248,11 @@ impl<'a> Joined<'a> {
     /// Puts a record of the current file on the common clock.
     pub fn place(&mut self, record: &mut Record) {
         record.arrival = self.timeline.place(record.arrival, record.e2e);
+        if let Some(intended) = record.extra.get_mut(INTENDED_MS)
+            && let Some(own) = intended.as_f64().and_then(|ms| Millis(ms).duration())
+        {
+            *intended = Millis::from(self.timeline.zero.saturating_add(own)).0.into();
+        }
     }
 }
 

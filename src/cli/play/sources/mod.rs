@@ -13,7 +13,7 @@ use clap::{Arg, Command};
 use crate::{
     cli::{
         failure::Failure,
-        flags::{Typed, name_of, tags_of},
+        flags::{Typed, tags_of},
         output,
         play::{args::PlayArgs, config},
         player::{
@@ -175,18 +175,19 @@ pub(in crate::cli) fn check(args: &PlayArgs, typed: &Typed<'_>) -> Result<(), Fa
 
 /// Refuses flags of the engine without it, and names those of vLLM that have no effect.
 fn check_engine(args: &PlayArgs, typed: &Typed<'_>) -> Result<(), Failure> {
-    let given = |tags| typed.tagged(tags).filter(|flag| typed.is_typed(flag.get_id().as_str())).map(name_of);
+    let given =
+        |tags| typed.tagged(tags).filter(|flag| typed.is_typed(flag.get_id().as_str())).map(|flag| typed.shown(flag));
     if !args.lora.enable_lora {
-        given(&["LoraArgs"]).for_each(|name| output::note(&format!("--{name} has no effect without --enable-lora\n")));
+        given(&["LoraArgs"]).for_each(|name| output::note(&format!("{name} has no effect without --enable-lora\n")));
     }
     if args.simulated.engine {
         return Ok(());
     }
     if let Some(name) = given(OF_ENGINE).next() {
-        let message = format!("--{name} needs the simulated engine");
+        let message = format!("{name} needs the simulated engine");
         return Err(Failure::usage(message).hint("add --engine, or leave it out"));
     }
-    given(OF_VLLMS_ENGINE).for_each(|name| output::note(&format!("--{name} has no effect without --engine\n")));
+    given(OF_VLLMS_ENGINE).for_each(|name| output::note(&format!("{name} has no effect without --engine\n")));
     if args.server.kv_cache_metrics {
         output::note("--kv-cache-metrics shows families that stay zero without --engine\n");
     }
@@ -194,16 +195,16 @@ fn check_engine(args: &PlayArgs, typed: &Typed<'_>) -> Result<(), Failure> {
 }
 
 fn check_flag(flag: &Arg, typed: &Typed<'_>, kinds: &[SourceKind]) -> Result<Option<String>, Failure> {
-    let (name, values) = (name_of(flag), typed.values(flag));
+    let (name, values) = (typed.shown(flag), typed.values(flag));
     let mut message = None;
     for kind in kinds {
         let kind_name = kind.name();
-        let failed = |reason: &str| format!("--{name} has no effect on {kind_name}: {reason}");
+        let failed = |reason: &str| format!("{name} has no effect on {kind_name}: {reason}");
         let other = |known: &[&str]| values.iter().find(|value| !known.contains(&value.as_str()));
         let reason = match effect(&typed.command, flag, *kind).unwrap_or(Full) {
             Full => return Ok(None),
             Rest(reason) => {
-                return Ok(Some(format!("--{name} has no effect on the records of {kind_name}: {reason}")));
+                return Ok(Some(format!("{name} has no effect on the records of {kind_name}: {reason}")));
             }
             Values(known, reason) => match other(known) {
                 Some(value) => format!("{reason}; `{value}` is not one of {}", known.join(", ")),
@@ -248,7 +249,7 @@ fn check_together(args: &PlayArgs, typed: &Typed<'_>, kinds: &[SourceKind]) -> R
     check_ways(args, kinds)?;
     let made_up = typed.tagged(&["SyntheticArgs"]).find(|flag| typed.is_given(flag));
     if let (Some(flag), Some(Synthetic::Echo)) = (made_up, args.synthetic) {
-        let message = format!("--{} is about random answers, and --synthetic echo makes none", name_of(flag));
+        let message = format!("{} is about random answers, and --synthetic echo makes none", typed.shown(flag));
         return Err(Failure::usage(message).hint("leave one of the two out"));
     }
     let is_trace = |kind: &SourceKind| matches!(kind, SourceKind::BuiltIn | SourceKind::Trace);

@@ -1,7 +1,10 @@
 use clap::{ArgAction, ArgMatches, FromArgMatches};
 
 use super::*;
-use crate::cli::args::{Cli, Command, command};
+use crate::cli::{
+    args::{Cli, Command, command},
+    flags::name_of,
+};
 
 const KINDS: [(SourceKind, &[&str]); 4] = [
     (SourceKind::BuiltIn, &[]),
