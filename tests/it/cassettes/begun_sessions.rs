@@ -107,6 +107,28 @@ async fn workers_that_share_a_cassette_are_judged_together() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn equal_requests_of_workers_leave_nothing_unconsumed() {
+    let shelf = Shelf::with(&tape(&[record(&["a"], "A"), record(&["a"], "A"), record(&["b"], "B")]));
+    let all: &[(&str, &[&str])] = &[("gw0", &["a"]), ("gw1", &["a"]), ("gw1", &["b"])];
+    for flags in [&["--strict"][..], &["--fail-on", "miss,unconsumed=all"]] {
+        let (code, log) = played(&shelf, flags, all).await;
+        assert_eq!(code, 0, "{log}");
+        // One of them asks no more.
+        let (code, log) = played(&shelf, flags, &all[1..]).await;
+        assert!(code == 1 && log.contains("unconsumed: tape.yaml#1"), "{log}");
+    }
+    let play = shelf.play(&["--strict"]);
+    for (session, words) in all {
+        assert_eq!(ask(&play, session, words).await, 200);
+        if *session == "gw0" {
+            close(&play, session).await;
+        }
+    }
+    let (code, log) = play.stop();
+    assert_eq!(code, 0, "one had ended: {log}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_with_its_own_cassette_is_judged_when_it_ends() {
     let shelf = two_tests();
     for (asked, code) in [(&["x", "y"][..], 0), (&["x"], 1), (&[], 1)] {

@@ -1,7 +1,7 @@
 //! What a player keeps over its sessions.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::BTreeMap,
     fmt,
     sync::{
         OnceLock,
@@ -16,8 +16,8 @@ use base::lock::Lock;
 #[derive(Debug, Default)]
 pub(super) struct Earlier {
     pub(super) reports: EarlierReports,
-    /// Records that ended sessions were served of the cassettes that all share.
-    pub(super) served: HashSet<usize>,
+    /// To how many ended sessions each record was served of the cassettes that all share.
+    pub(super) served: BTreeMap<usize, usize>,
     /// The groups that they began, each with the first session that did.
     pub(super) begun: BTreeMap<usize, String>,
     pub(super) had_own: bool,

@@ -94,7 +94,7 @@ impl CassettePlayer {
         for group in self.groups.begun(&served) {
             earlier.begun.entry(group).or_insert_with(|| name.to_owned());
         }
-        earlier.served.extend(served);
+        served.into_iter().for_each(|record| *earlier.served.entry(record).or_default() += 1);
         earlier.reports.keep(name, report);
         of_mcp.into_iter().for_each(|(name, report)| earlier.reports.keep(&name, report));
     }
@@ -113,11 +113,19 @@ impl CassettePlayer {
         earlier.had_own = false;
     }
 
-    /// Records of the shared cassettes that any session was served.
+    /// Records of the shared cassettes that any session was served. Sessions that recorded one request left a record each, and each
+    /// is served the first of them: of a request's records as many count as were served in all sessions.
     fn served_to_any(&self, sessions: &BTreeMap<String, SessionState>) -> HashSet<usize> {
-        let mut all = self.earlier.lock().served.clone();
+        let mut times = self.earlier.lock().served.clone();
         for (name, state) in sessions.iter().filter(|(_, state)| !state.has_own_cassette) {
-            all.extend(state.served(name));
+            state.served(name).into_iter().for_each(|record| *times.entry(record).or_default() += 1);
+        }
+        let mut all: HashSet<usize> = times.keys().copied().collect();
+        for (record, times) in times.into_iter().filter(|(record, _)| self.index.is_servable(*record)) {
+            let Some(identity) = self.index.identity(record) else { continue };
+            let equal = self.index.of_key(identity.key).iter().copied();
+            let left: Vec<usize> = equal.filter(|record| !all.contains(record)).take(times - 1).collect();
+            all.extend(left);
         }
         all
     }
