@@ -81,10 +81,13 @@ fn json(path: &str, status: u16, mut value: Value) -> Assembled {
     let of_model = canonical::boundary("POST", path, &Value::Null).starts_with("llm:");
     let mut head = Map::new();
     if let Some(fields) = value.as_object_mut().filter(|_| of_model && status < 400) {
-        for name in HEAD.iter().filter(|name| **name != "model") {
+        // The paths of later requests name a response that is made in the background.
+        let is_named = fields.get("status").is_some_and(|status| status == "queued" || status == "in_progress");
+        for name in HEAD.iter().filter(|name| **name != "model" && !(is_named && **name == "id")) {
             head.extend(fields.shift_remove(*name).map(|value| ((*name).to_owned(), value)));
         }
-        head.extend(fields.get("model").map(|model| ("model".to_owned(), model.clone())));
+        let shown = ["id", "model"].into_iter().filter_map(|name| Some((name.to_owned(), fields.get(name)?.clone())));
+        head.extend(shown);
     }
     let choices = if status < 400 { choices(path, &value) } else { None };
     Assembled { content: choices.unwrap_or(AnswerContent::Json(value)), head }
@@ -174,6 +177,18 @@ mod tests {
 
     fn moments(events: &[Value]) -> Vec<Moment> {
         events.iter().map(|event| Moment(1.0, Some(event.to_string()), None)).collect()
+    }
+
+    #[test]
+    fn a_response_in_the_background_shows_the_id_that_later_paths_have() {
+        for (status, is_shown) in [("queued", true), ("in_progress", true), ("completed", false)] {
+            let response =
+                json!({"id": "resp_1", "object": "response", "created_at": 1, "status": status, "output": []});
+            let whole = body("/v1/responses", 200, response.to_string().as_bytes());
+            let AnswerContent::Json(shown) = whole.content else { panic!("no JSON") };
+            assert_eq!(shown.get("id").is_some(), is_shown, "{shown}");
+            assert_eq!(whole.head["id"], "resp_1");
+        }
     }
 
     #[test]
