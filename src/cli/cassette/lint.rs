@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use crate::recording::{
     canonical::{CanonicalRules, volatile_text},
     cassette::{Cassette, Identified, identified, unreached},
+    mcp::McpRecord,
 };
 
 /// Each with file and line: records that are never played, requests that are equal, texts that will be others the next time.
@@ -21,7 +22,8 @@ pub(in crate::cli) fn notes(cassette: &Cassette) -> Vec<String> {
         if record.plays_partly() {
             note(format!("record {} is partial: it is played up to the point where its client left", record.id));
         } else if record.aborted.is_some() {
-            note(format!("record {} is never played: its client left", record.id));
+            let why = if McpRecord::read(record).is_some() { "the call has no response" } else { "its client left" };
+            note(format!("record {} is never played: {why}", record.id));
             continue;
         }
         let Identified { identity, known } = identified;

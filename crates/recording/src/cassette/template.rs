@@ -4,7 +4,11 @@
 //! A value that the request does not have is an error, not an empty text. A template runs so many instructions and makes so much text
 //! at most.
 
-use std::{collections::BTreeMap, io, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashSet},
+    io,
+    sync::Arc,
+};
 
 use minijinja::{
     Environment, Error, UndefinedBehavior,
@@ -116,7 +120,8 @@ pub fn filled(text: &str, values: &Variables, left: &mut usize) -> Result<String
     let environment = environment();
     let template = environment.template_from_str(text).map_err(|error| reason(&error))?;
     let mut out = TemplateOutput { text: Vec::new(), left: *left };
-    template.render_captured_to(values.0.clone(), &mut out).map_err(|error| reason(&error))?;
+    let rendered = template.render_captured_to(values.0.clone(), &mut out);
+    rendered.map_err(|error| with_names(reason(&error), template.undeclared_variables(false), values, &environment))?;
     *left = out.left;
     Ok(String::from_utf8_lossy(&out.text).into_owned())
 }
@@ -128,11 +133,26 @@ pub fn filled(text: &str, values: &Variables, left: &mut usize) -> Result<String
 pub fn holds(expression: &str, values: &Variables) -> Result<bool, String> {
     let environment = environment();
     let expression = environment.compile_expression(expression).map_err(|error| reason(&error))?;
-    let value = expression.eval(values.0.clone()).map_err(|error| reason(&error))?;
+    let named = |why: String| with_names(why, expression.undeclared_variables(false), values, &environment);
+    let value = expression.eval(values.0.clone()).map_err(|error| named(reason(&error)))?;
     if value.is_undefined() {
-        return Err("it names a value that the request does not have".to_owned());
+        return Err(named("it names a value that the request does not have".to_owned()));
     }
     Ok(value.is_true())
+}
+
+/// A reason that is a value which is not there, with the names of those that a template has and that are not.
+fn with_names(why: String, names: HashSet<String>, values: &Variables, environment: &Environment<'_>) -> String {
+    if !why.ends_with("value") && !why.ends_with("not have") {
+        return why;
+    }
+    let is_missing = |name: &String| {
+        let is_there = values.0.get_attr(name).is_ok_and(|value| !value.is_undefined());
+        !is_there && environment.globals().all(|(global, _)| global != name)
+    };
+    let mut missing: Vec<String> = names.into_iter().filter(is_missing).collect();
+    missing.sort_unstable();
+    if missing.is_empty() { why } else { format!("{why}: {}", missing.join(", ")) }
 }
 
 /// The innermost reason of an error, in one line.
@@ -162,6 +182,8 @@ mod tests {
         for missing in ["{{ nothing }}", "{{ messages[7].content }}", "{{ messages[0].words }}"] {
             assert!(filled(missing).is_err(), "{missing}");
         }
+        assert_eq!(filled("{{ range(2) }} {{ base_time }}"), Err("undefined value: base_time".to_owned()));
+        assert!(holds("nothing", &values()).unwrap_err().ends_with(": nothing"));
         assert!(check("{{ model").is_err() && check("{{ model | upper }}").is_ok());
     }
 

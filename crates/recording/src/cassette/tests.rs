@@ -159,6 +159,10 @@ fn behind_a_link_the_file_that_it_leads_to_is_read_and_written() {
     recorded(&path, [first], WriteMode::Replace);
     std::os::unix::fs::symlink("real.yaml", &link).unwrap();
     recorded(&link, [second], WriteMode::Append);
+    let [new, target] = ["new.yaml", "later.yaml"].map(|name| folder.path().join(name));
+    std::os::unix::fs::symlink("later.yaml", &new).unwrap();
+    recorded(&new, turns("a"), WriteMode::Replace);
+    assert!(std::fs::symlink_metadata(&new).unwrap().is_symlink() && load(&target).unwrap().records.len() == 2);
     rewrite(&load(&link).unwrap()).unwrap();
     assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink() && !folder.path().join("link.vcr").exists());
     for name in [&link, &path] {
