@@ -72,9 +72,9 @@ impl Advice {
     /// Adds the flag that makes an edit count no more, where there is one.
     fn by_flag(&mut self, edit: &Edit<'_>) {
         let path = &edit.difference.path;
-        match edit.cause {
-            Cause::Volatile(shape, second) => {
-                for shape in std::iter::once(shape).chain(second) {
+        match &edit.cause {
+            Cause::Volatile(shapes) => {
+                for shape in shapes {
                     self.add("scrub", format!("Add --scrub {} for {}", in_shell(shape.scrub), shape.name));
                 }
             }
@@ -97,7 +97,7 @@ impl Advice {
 
 /// Returns true if flags are all that is needed for a request to match: what differs does so by itself, or is on one side only.
 pub(crate) fn only_flags(edits: &[Edit<'_>]) -> bool {
-    let is_by_flag = |edit: &Edit<'_>| matches!(edit.cause, Cause::Volatile(..) | Cause::OneSided | Cause::Query);
+    let is_by_flag = |edit: &Edit<'_>| matches!(edit.cause, Cause::Volatile(_) | Cause::OneSided | Cause::Query);
     !edits.is_empty() && edits.iter().all(is_by_flag)
 }
 

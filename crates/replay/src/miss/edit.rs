@@ -21,10 +21,10 @@ pub(crate) struct Edit<'a> {
 }
 
 /// Cause of an edit, which decides what helps.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) enum Cause {
-    /// A text that no two runs share; or texts of two forms.
-    Volatile(&'static VolatileShape, Option<&'static VolatileShape>),
+    /// Texts that no two runs share.
+    Volatile(Vec<&'static VolatileShape>),
     /// Words of the conversation, or anything else within a message.
     Conversation,
     /// A message more or less.
@@ -53,9 +53,10 @@ fn of_difference(difference: &BodyDifference) -> Vec<Edit<'_>> {
     let (Operation::Replace, Some((recorded, received))) = (difference.operation, texts(difference)) else {
         return vec![Edit { difference, ranges: None, cause }];
     };
+    let usual = &cause;
     let of_text = |edit: recording::canonical::TextEdit| {
         let volatile = volatile_edit(cut(&recorded, &edit.recorded), cut(&received, &edit.received));
-        let cause = volatile.map_or(cause, |(shape, second)| Cause::Volatile(shape, second));
+        let cause = if volatile.is_empty() { usual.clone() } else { Cause::Volatile(volatile) };
         Edit { difference, ranges: Some((edit.recorded, edit.received)), cause }
     };
     let found: Vec<Edit<'_>> = text_edits(&recorded, &received).into_iter().map(of_text).collect();

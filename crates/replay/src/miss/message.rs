@@ -186,13 +186,12 @@ pub(crate) fn summary(found: &Comparison, edits: &[Edit<'_>]) -> String {
 pub(crate) fn one(edit: &Edit<'_>) -> String {
     let place = clipped_place(edit.place(), NAME);
     let (recorded, received) = edit.values(SHORT);
-    match (edit.difference.operation, edit.cause) {
+    match (edit.difference.operation, &edit.cause) {
         (_, Cause::Form) => format!("{place} differs"),
         (Operation::Add, _) => format!("{place} was not recorded ({received})"),
         (Operation::Remove, _) => format!("{place} is missing (recorded {recorded})"),
-        (Operation::Replace, Cause::Volatile(shape, second)) => {
-            let names =
-                second.map_or_else(|| shape.name.to_owned(), |second| format!("{} and {}", shape.name, second.name));
+        (Operation::Replace, Cause::Volatile(shapes)) => {
+            let names = shapes.iter().map(|shape| shape.name).collect::<Vec<_>>().join(" and ");
             format!("{place} differs in {names}: {received}, recorded {recorded}")
         }
         (Operation::Replace, _) => format!("{place} is {received}, recorded {recorded}"),
@@ -248,7 +247,7 @@ const MOST: usize = 4;
 /// Splits edits where one is no message that follows the message before it.
 pub(super) fn runs<'e, 'd>(edits: &'e [Edit<'d>]) -> impl Iterator<Item = &'e [Edit<'d>]> {
     edits.chunk_by(|one, next| {
-        let are_turns = matches!((one.cause, next.cause), (Cause::Turn, Cause::Turn));
+        let are_turns = matches!((&one.cause, &next.cause), (Cause::Turn, Cause::Turn));
         let places = item(one.place()).zip(item(next.place()));
         let is_next =
             places.is_some_and(|((list, at), (other, after))| list == other && at.checked_add(1) == Some(after));
