@@ -196,7 +196,7 @@ async fn the_log_names_why_a_clients_certificate_is_refused() {
     let of_it = Server { address: server.address, _stop: stop };
     assert!(ask(&of_it, &signer.client(&[], Some(&own)), "/health").await.is_err());
     server.waits_for("a client's certificate is refused");
-    server.waits_for("UnknownIssuer");
+    server.waits_for("invalid peer certificate");
 }
 
 #[tokio::test]

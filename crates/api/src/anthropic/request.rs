@@ -159,7 +159,7 @@ impl MessagesRequest {
         };
         let named = self.given("tool_choice").filter(|choice| choice["type"] == "tool").map(|choice| &choice["name"]);
         if let Some(Value::String(name)) = named
-            && !tools.iter().any(|tool| tool["function"]["name"] == *name)
+            && !tools.iter().any(|tool| tool.pointer("/function/name") == named)
         {
             return Err(ApiError::bad_request(format!("The tool with name '{name}' is not found in the tools list.")));
         }
