@@ -1,7 +1,7 @@
 //! Runs an asynchronous tool until it is done or a signal stops it: the first SIGINT or SIGTERM asks the tool to finish, the second one
 //! ends the program at once.
 
-use std::{fs, future::Future, io, os::fd::AsFd, process::ExitCode};
+use std::{fs, future::Future, io, os::fd::AsFd, pin::Pin, process::ExitCode};
 
 use tokio::{
     fs::File,
@@ -25,11 +25,18 @@ pub(in crate::cli) fn run<F>(tool: impl FnOnce(Shutdown) -> F) -> Result<ExitCod
 where
     F: Future<Output = Result<ExitCode, Failure>>,
 {
+    let (stop, stopped) = oneshot::channel();
+    run_until(stop, Box::pin(tool(Shutdown(stopped))))
+}
+
+/// A tool without its type: the runtime is compiled once for all of them.
+type Tool<'a> = Pin<Box<dyn Future<Output = Result<ExitCode, Failure>> + 'a>>;
+
+fn run_until(stop: oneshot::Sender<bool>, tool: Tool<'_>) -> Result<ExitCode, Failure> {
     let system = Failure::environment;
     let runtime = Builder::new_multi_thread().enable_all().build().map_err(system)?;
     let ended = runtime.block_on(async {
         let mut signals = Signals::listen().map_err(system)?;
-        let (stop, stopped) = oneshot::channel();
         let twice = async {
             let first = signals.next().await;
             tracing::info!("shutting down; a second signal ends at once");
@@ -37,7 +44,7 @@ where
             signals.next().await
         };
         tokio::select! {
-            outcome = tool(Shutdown(stopped)) => outcome,
+            outcome = tool => outcome,
             code = twice => Ok(code.into()),
         }
     });

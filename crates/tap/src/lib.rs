@@ -74,6 +74,7 @@ mod weight;
 use std::{future::Future, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use axum::body::Body;
+use futures_util::future::BoxFuture;
 use tokio::time::sleep;
 
 use net::server::{self, Listener, Peer, Workers};
@@ -177,6 +178,19 @@ impl Tap {
         listener: impl Into<Listener>,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<TapReport, TapError> {
+        self.serve_until(listener.into(), Box::pin(shutdown)).await
+    }
+
+    /// Without the future's type the proxy is compiled here; with it, in each crate that serves.
+    fn serve_until<'a>(
+        self,
+        listener: Listener,
+        shutdown: BoxFuture<'a, ()>,
+    ) -> BoxFuture<'a, Result<TapReport, TapError>> {
+        Box::pin(self.served(listener, shutdown))
+    }
+
+    async fn served(self, listener: Listener, shutdown: BoxFuture<'_, ()>) -> Result<TapReport, TapError> {
         let Self { proxy, drain, threads } = self;
         proxy.learn_facts();
         let make = || {

@@ -28,16 +28,10 @@ mod upgrade;
 mod workers;
 mod write_watch;
 
-use std::{
-    future::Future,
-    io,
-    net::SocketAddr,
-    pin::{Pin, pin},
-    sync::Arc,
-    time::Duration,
-};
+use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum_core::body::Body;
+use futures_util::future::BoxFuture;
 use http::{HeaderMap, Request, Response, header};
 use hyper::body::Incoming;
 use tokio::{
@@ -133,7 +127,7 @@ where
 /// to go from thread to thread once. See docs/src/internals/performance.md.
 type SharedService = Arc<dyn Fn(Request<Incoming>, Peer) -> SharedResponding + Send + Sync>;
 
-type SharedResponding = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
+type SharedResponding = BoxFuture<'static, Response<Body>>;
 
 /// The result of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -201,13 +195,23 @@ pub async fn run_on<S: ClientService>(
         let service = make();
         Arc::new(move |request, peer| Box::pin(service(request, peer)) as SharedResponding) as SharedService
     });
-    serve(&services, listener.into(), pin!(shutdown), drain).await
+    serve(&services, listener.into(), Box::pin(shutdown), drain).await
 }
 
-async fn serve(
+/// Serves until `shutdown`. Without the future's type connections and hyper's server are compiled here; with it, in each crate that serves.
+fn serve<'a>(
+    services: &'a [(Handle, SharedService)],
+    listener: Listener,
+    shutdown: BoxFuture<'a, ()>,
+    drain: Duration,
+) -> BoxFuture<'a, DrainReport> {
+    Box::pin(accept_all(services, listener, shutdown, drain))
+}
+
+async fn accept_all(
     services: &[(Handle, SharedService)],
     listener: Listener,
-    mut shutdown: Pin<&mut (dyn Future<Output = ()> + Send + '_)>,
+    mut shutdown: BoxFuture<'_, ()>,
     drain: Duration,
 ) -> DrainReport {
     let mut next_service = services.iter().cycle();

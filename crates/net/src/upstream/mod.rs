@@ -27,6 +27,7 @@ mod url;
 use std::{error::Error, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::{
     HeaderMap, Request, Response, StatusCode, Uri,
     header::{self, HeaderValue},
@@ -62,6 +63,9 @@ pub struct Upstream {
     client: Client<Connector, OutgoingBody>,
     options: UpstreamOptions,
 }
+
+/// A response that is waited for. Without the future's type hyper's client is compiled here; with it, in each crate that sends.
+type Receiving<'a> = BoxFuture<'a, Result<Response<UpstreamBody>, UpstreamFailure>>;
 
 /// A response with its whole body.
 #[derive(Debug, Clone)]
@@ -116,13 +120,12 @@ impl Upstream {
             request.headers_mut().insert(header::HOST, host);
         }
         let is_driven = !is_upgrade && matches!(self.url.transport(), Transport::Http | Transport::Unix(_));
-        // The rare cases are boxed: they would otherwise enlarge every request's future, which is moved several times.
         let received = match self.options.response_timeout {
-            None if is_driven => self.drive(request).await,
-            None => Box::pin(self.delegate(request)).await,
-            Some(limit) => Box::pin(self.in_time(limit, request, is_driven)).await,
+            None if is_driven => self.drive(request),
+            None => self.delegate(request),
+            Some(limit) => self.in_time(limit, request, is_driven),
         };
-        let mut response = received.map_err(|source| UpstreamError { upstream: self.url.to_string(), source })?;
+        let mut response = received.await.map_err(|source| UpstreamError { upstream: self.url.to_string(), source })?;
         headers::prepare_response(response.status(), response.headers_mut());
         Ok(response)
     }
@@ -148,18 +151,17 @@ impl Upstream {
         Ok(FetchedResponse { status: head.status, headers: head.headers, body: body.to_bytes(), at })
     }
 
-    async fn in_time(
-        &self,
-        limit: Duration,
-        request: Request<OutgoingBody>,
-        is_driven: bool,
-    ) -> Result<Response<UpstreamBody>, UpstreamFailure> {
-        let received = async { if is_driven { self.drive(request).await } else { self.delegate(request).await } };
-        timeout(limit, received).await.map_err(|_| UpstreamFailure::TimedOut(limit))?
+    fn in_time(&self, limit: Duration, request: Request<OutgoingBody>, is_driven: bool) -> Receiving<'_> {
+        let received = if is_driven { self.drive(request) } else { self.delegate(request) };
+        Box::pin(async move { timeout(limit, received).await.map_err(|_| UpstreamFailure::TimedOut(limit))? })
     }
 
     /// Sends over a connection that the reader of the response polls.
-    async fn drive(&self, mut request: Request<OutgoingBody>) -> Result<Response<UpstreamBody>, UpstreamFailure> {
+    fn drive(&self, request: Request<OutgoingBody>) -> Receiving<'_> {
+        Box::pin(self.driven(request))
+    }
+
+    async fn driven(&self, mut request: Request<OutgoingBody>) -> Result<Response<UpstreamBody>, UpstreamFailure> {
         *request.uri_mut() = Uri::from(self.url.path(request.uri()));
         *request.version_mut() = http::Version::HTTP_11;
         while let Some(connection) = self.pool.take() {
@@ -180,13 +182,14 @@ impl Upstream {
     }
 
     /// Sends over a connection of hyper's client.
-    async fn delegate(&self, mut request: Request<OutgoingBody>) -> Result<Response<UpstreamBody>, UpstreamFailure> {
+    fn delegate(&self, mut request: Request<OutgoingBody>) -> Receiving<'_> {
         *request.uri_mut() = self.url.target(request.uri());
         *request.version_mut() = match self.url.transport() {
             Transport::PriorKnowledge => http::Version::HTTP_2,
             Transport::Http | Transport::Https | Transport::Unix(_) => http::Version::HTTP_11,
         };
-        Ok(self.with_body(self.client.request(request).await?.map(|body| IncomingBody::Hyper(body, None))))
+        let received = self.client.request(request);
+        Box::pin(async { Ok(self.with_body(received.await?.map(|body| IncomingBody::Hyper(body, None)))) })
     }
 
     fn with_body(&self, response: Response<IncomingBody>) -> Response<UpstreamBody> {
