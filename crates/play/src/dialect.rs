@@ -124,11 +124,13 @@ impl VllmVersion {
     pub const ALL: [Self; 2] = [Self::V0_32, Self::V0_19];
 
     /// The known version whose second number is nearest.
+    #[must_use]
     pub fn nearest(minor: u32) -> Self {
         Self::ALL.into_iter().min_by_key(|version| version.minor().abs_diff(minor)).unwrap_or_default()
     }
 
     /// The second number of the version.
+    #[must_use]
     pub fn minor(self) -> u32 {
         match self {
             Self::V0_32 => 32,
@@ -137,6 +139,7 @@ impl VllmVersion {
     }
 
     /// The version as `/version` has it.
+    #[must_use]
     pub fn name(self) -> &'static str {
         self.dialect().version
     }

@@ -66,6 +66,9 @@ impl Player {
     }
 
     /// The trace in the binary.
+    ///
+    /// # Errors
+    /// When it cannot be read.
     pub fn builtin_trace() -> Result<Trace, PlayError> {
         load::builtin::trace()
     }
@@ -141,6 +144,7 @@ impl Player {
     }
 
     /// The account of what was served; `None` where nothing was recorded.
+    #[must_use]
     pub fn ledger(&self) -> Option<Arc<dyn Ledger>> {
         self.state.ledger()
     }
@@ -152,11 +156,13 @@ impl Player {
 
     /// Ends the recording of real MCP servers, after [`serve`](Self::serve) and before the cassette is closed; blocks until their records
     /// are handed over. `None` where there are none.
+    #[must_use]
     pub fn finish_mcp(&self) -> Option<McpRecorded> {
         self.state.mcp.as_ref()?.finish()
     }
 
     /// Lateness of the events that left so far.
+    #[must_use]
     pub fn lateness(&self) -> &Lateness {
         &self.state.lateness
     }

@@ -50,7 +50,9 @@ fn at(line: usize) -> String {
 
 impl FaultLines {
     /// Reads a file, and those that it includes.
-    /// Errors: the first thing that is wrong, with its file and line.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its file and line.
     pub fn read(path: &Path) -> Result<Self, FaultFileError> {
         let mut lines = Self::default();
         FaultFileReading { lines: &mut lines, open: Vec::new(), files: 0 }.file(path, None)?;

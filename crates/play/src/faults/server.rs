@@ -87,7 +87,9 @@ impl ServerFaults {
     }
 
     /// Replaces the failures; other faults stay.
-    /// Errors: a type of failure that is none; nothing changes then.
+    ///
+    /// # Errors
+    /// A type of failure that is none; nothing changes then.
     pub fn fail(&self, failures: InjectedFailures) -> Result<(), String> {
         let new = failures.lines()?;
         *self.failures.lock() = (failures, new);

@@ -103,6 +103,7 @@ impl McpService {
     }
 
     /// Ends the recording of real servers; blocks until their records are handed over. `None` where there are none.
+    #[must_use]
     pub fn finish(&self) -> Option<McpRecorded> {
         self.upstreams.as_ref()?.finish()
     }
