@@ -7,11 +7,10 @@
 //!
 //! See docs/decisions/0032-rooms.md.
 
-pub use {api, base, benchmark, drive, engine, engine_core, faults, net, recording, replay, tap, text};
+pub use {api, base, benchmark, drive, engine, engine_core, faults, net, play, recording, replay, tap, text};
 
 pub mod cli;
 pub mod conform;
 pub mod inspect;
-pub mod play;
 pub mod prove;
 pub mod sweep;

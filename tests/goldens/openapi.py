@@ -1,4 +1,4 @@
-"""Makes src/play/rare/pages/openapi*.json.gz from an installed vLLM 0.32.0: run it with that installation's Python.
+"""Makes crates/play/src/rare/pages/openapi*.json.gz from an installed vLLM 0.32.0: run it with that installation's Python.
 
 The pages are those of a server with everything on (development mode, tokenizer info), without and with scale-out, because
 the framework names one schema differently with it. Descriptions are prose of vLLM and are left out, except the ones of
@@ -18,7 +18,7 @@ from vllm.entrypoints.launchers.app import build_app  # noqa: E402
 from vllm.entrypoints.launchers.cli_args import make_arg_parser  # noqa: E402
 from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: E402
 
-TARGET = pathlib.Path(__file__).parents[2] / "src/play/rare/pages"
+TARGET = pathlib.Path(__file__).parents[2] / "crates/play/src/rare/pages"
 # Keys of these are names, not keywords.
 NAMED = {"properties", "schemas", "paths", "patternProperties"}
 

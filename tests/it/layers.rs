@@ -8,26 +8,25 @@ use std::path::Path;
 use crate::support::tree;
 
 /// Folders or files, and the modules of their crate that they may not name: those above them, and their neighbours in `src`.
-const ABOVE: [(&[&str], &[&str]); 23] = [
+const ABOVE: [(&[&str], &[&str]); 22] = [
     (&["src/conform"], &["tap", "play", "inspect", "cli", "drive", "prove", "sweep"]),
-    (&["src/play"], &["tap", "inspect", "cli", "prove", "sweep", "conform"]),
     (
-        &["src/play/config.rs", "src/play/config"],
+        &["crates/play/src/config.rs", "crates/play/src/config"],
         &["load", "state", "request", "selection", "generate", "answer", "recorded", "rare", "endpoints", "routes"],
     ),
     (
-        &["src/play/load.rs", "src/play/load"],
+        &["crates/play/src/load.rs", "crates/play/src/load"],
         &["state", "request", "selection", "generate", "answer", "recorded", "rare", "endpoints", "routes", "front"],
     ),
     (
         &[
-            "src/play/state.rs",
-            "src/play/request",
-            "src/play/selection",
-            "src/play/generate",
-            "src/play/answer.rs",
-            "src/play/answer",
-            "src/play/recorded",
+            "crates/play/src/state.rs",
+            "crates/play/src/request",
+            "crates/play/src/selection",
+            "crates/play/src/generate",
+            "crates/play/src/answer.rs",
+            "crates/play/src/answer",
+            "crates/play/src/recorded",
         ],
         &["cassettes", "rare", "routes", "front"],
     ),
@@ -104,14 +103,14 @@ const CONFINED: [(&[&str], &[&str]); 11] = [
             "crates/tap",
             "crates/drive",
             "crates/faults",
-            "src/play",
+            "crates/play",
             "src/prove",
             "src/conform",
         ],
     ),
-    (&["axum"], &["crates/replay/src/account", "crates/tap", "src/play"]),
+    (&["axum"], &["crates/replay/src/account", "crates/tap", "crates/play"]),
     (&["axum_core"], &["crates/net/src/server"]),
-    (&["zeromq"], &["src/play", "src/conform"]),
+    (&["zeromq"], &["crates/play", "src/conform"]),
     (&["tokenizers"], &["crates/text/src/prompt"]),
     (&["flate2"], &["crates/recording/src/trace"]),
     (&["object_store", "reqwest"], &["crates/recording/src/storage"]),
@@ -158,7 +157,7 @@ fn a_breach_is_found() {
     {
         assert_eq!(uses(source, "crate::", names).len(), 1, "{source}");
     }
-    assert_eq!(uses("use crate::play::load::X;", &modules_above("src/play/config"), &["load"]).len(), 1);
+    assert_eq!(uses("use crate::load::X;", &modules_above("crates/play/src/config"), &["load"]).len(), 1);
     for source in ["// crate::play::X", "let display = display::x();", "use super::play;", "let x: u8 = 1; //! play::x"]
     {
         assert_eq!(uses(source, "crate::", names), [], "{source}");
@@ -181,7 +180,7 @@ fn breach(path: &Path, (line, name): (usize, String)) -> String {
     format!("{}:{line}: may not use {name}", path.display())
 }
 
-/// The path to what stands beside a place: `crate::play::` for `src/play/load.rs`.
+/// The path to what stands beside a place: `crate::play::` for `crates/play/src/load.rs`.
 fn modules_above(place: &str) -> String {
     let folders = Path::new(place).parent().into_iter().flatten().skip_while(|part| *part != "src").skip(1);
     folders.fold("crate::".to_owned(), |path, folder| format!("{path}{}::", folder.to_string_lossy()))
