@@ -180,7 +180,7 @@ fn breach(path: &Path, (line, name): (usize, String)) -> String {
     format!("{}:{line}: may not use {name}", path.display())
 }
 
-/// The path to what stands beside a place: `crate::play::` for `crates/play/src/load.rs`.
+/// The path to what stands beside a place: `crate::load::` for `crates/play/src/load/model.rs`.
 fn modules_above(place: &str) -> String {
     let folders = Path::new(place).parent().into_iter().flatten().skip_while(|part| *part != "src").skip(1);
     folders.fold("crate::".to_owned(), |path, folder| format!("{path}{}::", folder.to_string_lossy()))
