@@ -30,9 +30,9 @@ where
 }
 
 /// A tool without its type: the runtime is compiled once for all of them.
-type Tool<'a> = Pin<Box<dyn Future<Output = Result<ExitCode, Failure>> + 'a>>;
+type ToolFuture<'a> = Pin<Box<dyn Future<Output = Result<ExitCode, Failure>> + 'a>>;
 
-fn run_until(stop: oneshot::Sender<bool>, tool: Tool<'_>) -> Result<ExitCode, Failure> {
+fn run_until(stop: oneshot::Sender<bool>, tool: ToolFuture<'_>) -> Result<ExitCode, Failure> {
     let system = Failure::environment;
     let runtime = Builder::new_multi_thread().enable_all().build().map_err(system)?;
     let ended = runtime.block_on(async {

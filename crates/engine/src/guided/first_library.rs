@@ -12,7 +12,8 @@ use super::{
     bounds::MOST_BYTES,
     ebnf,
     grammar::is_lark,
-    schema::{is_left_to_guidance, is_of},
+    patterns::{any_outside_brackets, has_unicode_class},
+    schema::{any_part, has_negative_length, is_left_to_guidance, is_of},
 };
 
 /// What the first library does with a constraint that the engine takes.
@@ -46,21 +47,6 @@ impl FirstLibrary {
     }
 }
 
-fn any_part(schema: &Value, is_so: fn(&Map<String, Value>) -> bool) -> bool {
-    match schema {
-        Value::Object(map) => is_so(map) || map.values().any(|part| any_part(part, is_so)),
-        Value::Array(items) => items.iter().any(|item| any_part(item, is_so)),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
-    }
-}
-
-/// Returns true if a string's least length is below zero, in any part of a schema.
-pub(super) fn has_negative_length(schema: &Value) -> bool {
-    any_part(schema, |map| {
-        is_of(map, "string") && map.get("minLength").and_then(Value::as_i64).is_some_and(|least| least < 0)
-    })
-}
-
 fn is_schema_refused(map: &Map<String, Value>) -> bool {
     let is_whole = |bound: &Value| bound.as_f64().is_none_or(|bound| bound.fract() == 0.0);
     let is_odd = |key: &str| match map.get(key) {
@@ -74,31 +60,10 @@ fn is_schema_refused(map: &Map<String, Value>) -> bool {
         || ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"].into_iter().any(is_odd)
 }
 
-/// Returns true for `\p` or `\P` outside of brackets; within, the library takes the letter.
-pub(super) fn has_unicode_class(regex: &str) -> bool {
-    any_outside_brackets(regex, |rest| rest.starts_with(r"\p") || rest.starts_with(r"\P"))
-}
-
 /// Returns true for flags, such as `(?i)`, and for a name as Python writes it.
 fn has_flags(regex: &str) -> bool {
     let is_flag = |sign: char| sign == '-' || sign.is_ascii_alphabetic();
     any_outside_brackets(regex, |rest| rest.strip_prefix("(?").is_some_and(|rest| rest.starts_with(is_flag)))
-}
-
-fn any_outside_brackets(regex: &str, is_so: impl Fn(&str) -> bool) -> bool {
-    let (mut signs, mut is_in_brackets) = (regex.chars(), false);
-    loop {
-        if !is_in_brackets && is_so(signs.as_str()) {
-            return true;
-        }
-        match signs.next() {
-            Some('\\') => drop(signs.next()),
-            Some('[') => is_in_brackets = true,
-            Some(']') => is_in_brackets = false,
-            Some(_) => {}
-            None => return false,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use super::{
     bounds::{apart, check_size},
     ebnf,
-    first_library::has_negative_length,
     patterns::{check_embedded, check_patterns},
-    schema, tag,
+    schema::{self, has_negative_length},
+    tag,
 };
 use api::Constraint;
 use base::cancellation::is_cancelled;

@@ -148,6 +148,27 @@ fn branches(pattern: &str) -> u64 {
     u64::try_from(places).unwrap_or(u64::MAX).saturating_add(1)
 }
 
+/// Returns true for `\p` or `\P` outside of brackets; within, the library takes the letter.
+pub(super) fn has_unicode_class(regex: &str) -> bool {
+    any_outside_brackets(regex, |rest| rest.starts_with(r"\p") || rest.starts_with(r"\P"))
+}
+
+pub(super) fn any_outside_brackets(regex: &str, is_so: impl Fn(&str) -> bool) -> bool {
+    let (mut signs, mut is_in_brackets) = (regex.chars(), false);
+    loop {
+        if !is_in_brackets && is_so(signs.as_str()) {
+            return true;
+        }
+        match signs.next() {
+            Some('\\') => drop(signs.next()),
+            Some('[') => is_in_brackets = true,
+            Some(']') => is_in_brackets = false,
+            Some(_) => {}
+            None => return false,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

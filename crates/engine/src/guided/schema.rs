@@ -154,3 +154,18 @@ pub(super) fn spanned(schema: &Value) -> Value {
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => schema.clone(),
     }
 }
+
+pub(super) fn any_part(schema: &Value, is_so: fn(&Map<String, Value>) -> bool) -> bool {
+    match schema {
+        Value::Object(map) => is_so(map) || map.values().any(|part| any_part(part, is_so)),
+        Value::Array(items) => items.iter().any(|item| any_part(item, is_so)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
+}
+
+/// Returns true if a string's least length is below zero, in any part of a schema.
+pub(super) fn has_negative_length(schema: &Value) -> bool {
+    any_part(schema, |map| {
+        is_of(map, "string") && map.get("minLength").and_then(Value::as_i64).is_some_and(|least| least < 0)
+    })
+}

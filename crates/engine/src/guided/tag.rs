@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::{
     ebnf,
-    first_library::has_unicode_class,
     grammar::{GuideError, literal, readable_schema},
+    patterns::has_unicode_class,
 };
 
 /// Free text: letters only, so that nothing in it triggers a tag or is excluded by accident.
