@@ -92,7 +92,12 @@ fn spare_own(child: &mut Command, root: &str) {
     let host = root.split_once("://").and_then(|(_, own)| own.rsplit_once(':')).map(|(host, _)| host);
     let (Some(host), true) = (host, proxies.iter().any(|name| variable(name).is_some())) else { return };
     let spared = ["no_proxy", "NO_PROXY"].iter().find_map(variable);
-    let spared = spared.map_or_else(|| host.to_owned(), |spared| format!("{spared},{host}"));
+    let spared = match spared {
+        // All hosts, where nothing else is named.
+        Some(all) if all == "*" => all,
+        Some(others) => format!("{others},{host}"),
+        None => host.to_owned(),
+    };
     child.env("NO_PROXY", &spared).env("no_proxy", &spared);
 }
 

@@ -8,6 +8,14 @@ pub(in crate::cli) struct JunitCase {
     pub(in crate::cli) failure: Option<String>,
 }
 
+impl JunitCase {
+    /// The case of a run that was stopped, which has not passed whatever else has.
+    pub(in crate::cli) fn stopped(is_stopped: bool) -> Option<Self> {
+        let failure = Some("stopped before everything was checked".to_owned());
+        is_stopped.then(|| Self { name: "stopped".to_owned(), failure })
+    }
+}
+
 /// Writes a suite of cases. Control characters, most of which XML cannot have, are shown.
 pub(in crate::cli) fn junit(suite: &str, cases: &[JunitCase]) -> String {
     let escaped = |text: &str| {

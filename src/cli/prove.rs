@@ -193,7 +193,13 @@ fn save(args: &ProveArgs, proof: &Proof) -> Result<(), Failure> {
     });
     let failures = proof.failures.iter();
     let failures = failures.map(|failure| JunitCase { name: title(failure), failure: Some(failure.what.clone()) });
-    output::save(path, &junit("vllm-vcr prove", &checks.chain(failures).collect::<Vec<_>>()))
+    output::save(
+        path,
+        &junit(
+            "vllm-vcr prove",
+            &checks.chain(failures).chain(JunitCase::stopped(proof.is_stopped)).collect::<Vec<_>>(),
+        ),
+    )
 }
 
 fn script_name(number: usize) -> String {

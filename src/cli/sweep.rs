@@ -269,5 +269,5 @@ fn junit_file(report: &SweepReport) -> String {
             .map(|(cell, what)| format!("{} of {} answers are damaged: {cell}: {what}", clean.damaged, clean.answers));
         JunitCase { name: format!("{} without the canary", clean_name(clean)), failure: failed }
     });
-    junit("vllm-vcr sweep", &rows.chain(clean).collect::<Vec<_>>())
+    junit("vllm-vcr sweep", &rows.chain(clean).chain(JunitCase::stopped(report.is_stopped)).collect::<Vec<_>>())
 }

@@ -110,7 +110,7 @@ const CONFINED: [(&[&str], &[&str]); 11] = [
     ),
     (&["axum"], &["crates/replay/src/account", "crates/tap", "crates/play"]),
     (&["axum_core"], &["crates/net/src/server"]),
-    (&["zeromq"], &["crates/play", "src/conform"]),
+    (&["zeromq"], &["crates/play"]),
     (&["tokenizers"], &["crates/text/src/prompt"]),
     (&["flate2"], &["crates/recording/src/trace"]),
     (&["object_store", "reqwest"], &["crates/recording/src/storage"]),

@@ -30,7 +30,7 @@ use net::{
 use recording::{
     cassette::Moment,
     redaction::{RedactionRules, Redactor},
-    trace::{CreateMode, Outcome, Record, ResponseContent},
+    trace::{CreateMode, INTENDED_MS, Outcome, Record, ResponseContent},
 };
 use replay::timing::Pacer;
 use rustix::time::ClockId;
@@ -357,7 +357,7 @@ fn hook(run: Arc<OnceLock<(Arc<DrivenRun>, Duration)>>, results: Arc<Results>) -
         };
         let sent = record.arrival.unwrap_or_default().saturating_sub(*lead);
         let intended = Duration::from_nanos(intended.load(Relaxed));
-        record.extra.insert("intended_ms".to_owned(), json!(millis(intended)));
+        record.extra.insert(INTENDED_MS.to_owned(), json!(millis(intended)));
         if let (Some(target), 2..) = (run.target_of(index), run.targets.len()) {
             record.extra.insert(TARGET.to_owned(), json!(target));
         }

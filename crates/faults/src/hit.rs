@@ -109,7 +109,7 @@ pub struct UnappliedFault {
     pub reason: String,
 }
 
-/// What happened on a server, whichever faults it had.
+/// Faults that happened on a server, with those before the current ones.
 #[derive(Debug)]
 pub(crate) struct FaultHistory {
     start: Instant,

@@ -14,7 +14,7 @@ use net::upstream::{NamedEndpoint, UpstreamOptions, UpstreamUrl, UrlError};
 use recording::{
     recorder::Capacity,
     redaction::RedactionRules,
-    trace::{CreateMode, Meta, Record, RotationLimits, TokenizerId},
+    trace::{CreateMode, IDS_PERMUTED, Meta, Record, RotationLimits, TokenizerId},
 };
 use replay::account::is_upstream_name;
 use text::prompt::{BlockHashAlgorithm, BlockHasher, HashKey, IdPermutation, Tokenizer};
@@ -138,7 +138,7 @@ impl Setup {
             meta.extra.insert("sample".to_owned(), json!(share));
         }
         if self.permutation.is_some() {
-            meta.extra.insert("ids_permuted".to_owned(), json!(true));
+            meta.extra.insert(IDS_PERMUTED.to_owned(), json!(true));
         }
         meta
     }

@@ -159,8 +159,10 @@ def vcr_cassette(request: pytest.FixtureRequest, vcr_server: Server) -> Iterator
         # Proxies of the environment are for other servers.
         host = urllib.parse.urlsplit(session.url).hostname
         spared = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
-        for name in ("NO_PROXY", "no_proxy"):
-            patch.setenv(name, f"{spared},{host}" if spared else f"{host}")
+        # All hosts are spared by "*" where nothing else is named.
+        if spared != "*":
+            for name in ("NO_PROXY", "no_proxy"):
+                patch.setenv(name, f"{spared},{host}" if spared else f"{host}")
         item.stash[_SESSION] = session
         yield session
     try:

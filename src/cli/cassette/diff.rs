@@ -138,11 +138,11 @@ impl DiffRecord {
     }
 
     /// The user's messages, and how many there are of anyone. Which request of a run this is shows in them, whatever the system's say.
-    fn said(&self) -> String {
+    fn user_messages(&self) -> String {
         let Some(messages) = self.0.body.messages() else { return String::new() };
         let is_of_user = |message: &&Value| message.get("role").is_some_and(|role| role == "user");
-        let said: Vec<String> = messages.iter().filter(is_of_user).map(Value::to_string).collect();
-        format!(" {} {}", messages.len(), said.join(" "))
+        let texts: Vec<String> = messages.iter().filter(is_of_user).map(Value::to_string).collect();
+        format!(" {} {}", messages.len(), texts.join(" "))
     }
 }
 
@@ -154,8 +154,11 @@ fn load(path: &Path) -> Result<Vec<DiffRecord>, Failure> {
 
 /// The records that are compared: those of equal requests, then those in which the user says the same, then those of one boundary.
 fn pairs<'a>(old: &'a [DiffRecord], new: &'a [DiffRecord]) -> Vec<(Option<&'a DiffRecord>, Option<&'a DiffRecord>)> {
-    let ways: [fn(&DiffRecord) -> String; 3] =
-        [|known| known.identity().key.to_string(), |known| known.boundary() + &known.said(), DiffRecord::boundary];
+    let ways: [fn(&DiffRecord) -> String; 3] = [
+        |known| known.identity().key.to_string(),
+        |known| known.boundary() + &known.user_messages(),
+        DiffRecord::boundary,
+    ];
     let mut partner: Vec<Option<usize>> = vec![None; new.len()];
     let mut left: Vec<usize> = (0..old.len()).collect();
     for name in ways {

@@ -61,9 +61,11 @@ fn below(folder: &Path) -> io::Result<Vec<PathBuf>> {
     for folder in folders {
         let mut own = storage::entries(&folder, None)?;
         let has_version = |line: &str| line.starts_with("vcr:") || line.starts_with("{\"vcr\"");
-        own.retain(|path| {
-            is_cassette(path) && fs::read_to_string(path).is_ok_and(|text| text.lines().any(has_version))
-        });
+        // One that cannot be read is named where it is loaded.
+        let is_own = |path: &Path| {
+            fs::read_to_string(path).map_or(true, |text| text.trim_start_matches('\u{feff}').lines().any(has_version))
+        };
+        own.retain(|path| is_cassette(path) && is_own(path));
         own.sort();
         found.extend(own);
         found.extend(below(&folder)?);

@@ -172,7 +172,9 @@ pub(in crate::cli) fn check(args: &mut TapArgs, typed: &Typed<'_>) -> Result<(),
 /// Refuses a name that says neither trace nor cassette. One that ends in .json may be meant as either, and a trace keeps no content.
 fn refuse_name(path: &Path) -> Result<(), Failure> {
     let name = path.to_string_lossy().to_ascii_lowercase();
-    if is_cassette(path) || name == "-" || [".jsonl", ".gz"].iter().any(|suffix| name.ends_with(suffix)) {
+    let of_packed = name.strip_suffix(".gz");
+    let is_packed = of_packed.is_some_and(|name| !is_cassette(Path::new(name)) && !name.ends_with(".json"));
+    if is_cassette(path) || is_packed || name == "-" || name.ends_with(".jsonl") {
         return Ok(());
     }
     let shown = storage::shown(path);

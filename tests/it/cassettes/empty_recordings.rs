@@ -129,7 +129,7 @@ fn a_conversion_that_leaves_out_everything_is_a_no() {
 #[test]
 fn a_name_that_says_neither_cassette_nor_trace_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    for name in ["a.json", "a", "a.yam"] {
+    for name in ["a.json", "a", "a.yam", "a.yaml.gz", "a.json.gz"] {
         let file = folder.path().join(name);
         let output =
             vcr(&["tap", "--upstream", "http://127.0.0.1:9", "--cassette", file.to_str().unwrap(), "--", "true"]);

@@ -78,10 +78,11 @@ fn own_calls_pass_through_any_proxy_variable_and_allowed_hosts_directly() {
 #[test]
 fn a_command_calls_the_server_without_the_proxy_of_its_environment() {
     let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
-    let shown = "echo $NO_PROXY; echo $no_proxy";
+    let shown = "echo \"$NO_PROXY\"; echo \"$no_proxy\"";
     for (variables, spared) in [
         (&[("HTTP_PROXY", "http://127.0.0.1:9"), ("no_proxy", "db.internal")][..], "db.internal,127.0.0.1"),
         (&[("https_proxy", "http://127.0.0.1:9")][..], "127.0.0.1"),
+        (&[("https_proxy", "http://127.0.0.1:9"), ("NO_PROXY", "*")][..], "*"),
         (&[][..], ""),
     ] {
         let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_vllm-vcr"));

@@ -392,7 +392,10 @@ async fn case_16_odd_bytes_pass_and_end_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_names_a_second_endpoint_is_broken_before_it_does() {
-    let server = server(|_| events("", &["event: endpoint\ndata: /messages?sid=s0\n\n"], End::Silence)).await;
+    // Behind a long comment, in two pieces.
+    let comment = format!(":{}\n\nevent: end", "x".repeat(5000));
+    let pieces = [comment, "point\ndata: /messages?sid=s0\n\n".to_owned()];
+    let server = server(move |_| events("", &pieces.each_ref().map(String::as_str), End::Silence)).await;
     let shelf = Shelf::empty();
     let (tap, _llm) = tap_before(&shelf, &server, &[]).await;
     let request = Request {

@@ -92,21 +92,6 @@ fn a_tap_that_cannot_write_at_its_end_says_so_with_its_code() {
 }
 
 #[test]
-fn the_file_that_is_written_is_the_one_that_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("t.jsonl");
-    fs::write(&path, "there before").unwrap();
-    let arguments = ["tap", "--upstream", "http://127.0.0.1:9", "--trace-out", path.to_str().unwrap(), "--next"];
-    let ran = Command::new(env!("CARGO_BIN_EXE_vllm-vcr"))
-        .args(arguments)
-        .args(["--listen", "127.0.0.1:0", "--", "true"])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&ran.stderr);
-    assert!(said.contains(&format!("recording to {} (", folder.path().join("t.1.jsonl").display())), "{said}");
-}
-
-#[test]
 fn a_file_that_others_could_read_is_closed_to_them() {
     let folder = tempfile::tempdir().unwrap();
     for flag in ["--overwrite", "--append"] {

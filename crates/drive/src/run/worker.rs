@@ -163,7 +163,7 @@ impl Worker {
     }
 }
 
-/// Whether what came of a stream are comments only, which say no more than that the connection is alive.
+/// Returns true for bytes of a stream that are comments only, which say no more than that the connection is alive.
 fn is_comment(bytes: &[u8]) -> bool {
     let mut lines = bytes.split(|byte| matches!(byte, b'\n' | b'\r'));
     lines.all(|line| line.is_empty() || line.starts_with(b":"))

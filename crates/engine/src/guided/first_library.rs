@@ -16,7 +16,7 @@ use super::{
     schema::{any_part, has_negative_length, is_left_to_guidance, is_of},
 };
 
-/// What the first library does with a constraint that the engine takes.
+/// Verdicts of the first library on a constraint that the engine takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FirstLibrary {
     /// Whether it takes it when a request is checked.
@@ -26,7 +26,7 @@ pub struct FirstLibrary {
 }
 
 impl FirstLibrary {
-    /// Tells it of a constraint.
+    /// Returns what the library does with a constraint.
     #[must_use]
     pub fn of(constraint: &Constraint) -> Self {
         let (is_left, is_refused, fails) = match constraint {

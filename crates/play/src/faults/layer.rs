@@ -31,11 +31,11 @@ use net::server::{ConnectionEnd, media_type, receive_whole};
 use recording::redaction::RedactionRules;
 use replay::{
     account,
-    player::{ConcernsRecord, OnReply, ReplacedRecords, SemanticReplies, SemanticReply, why_unanswerable},
+    player::{
+        ConcernsRecord, OnReply, RETRY_COUNT, ReplacedRecords, SemanticReplies, SemanticReply, is_retry,
+        why_unanswerable,
+    },
 };
-
-/// Header by which clients count their tries.
-const RETRY_COUNT: &str = "x-stainless-retry-count";
 
 const LARGEST_PAGE: usize = 64 << 20;
 
@@ -125,7 +125,7 @@ struct FaultedRequest {
 impl FaultLayer {
     /// Notes a try that is answered by a fault. The retry of one that was is none to records, none of which was served to it.
     fn note_try(&self, request: &mut Request, (body, has_failed): (&Bytes, bool)) {
-        let is_retry = request.headers().get(RETRY_COUNT).is_some_and(|count| count != "0");
+        let is_retry = is_retry(request.headers());
         if !has_failed && !is_retry {
             return;
         }

@@ -234,8 +234,12 @@ impl Arranging {
             if record.tags.is_empty() {
                 record.tags.clone_from(&old.tags);
             }
-            for (name, value) in record.answer.headers.iter_mut().filter(|(name, _)| varies(name)) {
-                old.answer.headers.iter().filter(|(it, _)| it == name).for_each(|(_, old)| value.clone_from(old));
+            if old.answer.status == record.answer.status {
+                let mut known: Vec<_> = old.answer.headers.iter().filter(|(name, _)| varies(name)).collect();
+                for (name, value) in &mut record.answer.headers {
+                    let at = known.iter().position(|(it, _)| it == name);
+                    at.into_iter().for_each(|at| value.clone_from(&known.remove(at).1));
+                }
             }
             if asks_the_same && old.aborted == record.aborted && old.answer.shown() == record.answer.shown() {
                 let CassetteRecord { id, side, retry_of, put_back, .. } = record;

@@ -63,7 +63,7 @@ pub use progress::{LoadCounts, LoadProgress};
 pub(crate) use raw::reason;
 pub use read::{Checked, TraceReader, check, read, read_bytes};
 pub use record::{
-    AGENT, Chunk, FinishReason, ItlSummary, Outcome, Record, RecordedErrorResponse, StepContext, THINK_MS,
+    AGENT, Chunk, FinishReason, INTENDED_MS, ItlSummary, Outcome, Record, RecordedErrorResponse, StepContext, THINK_MS,
     UNREAD_EVENTS, USAGE_OUTPUT_TOKENS, USAGE_PROMPT_TOKENS, WITHHELD, replay_key, replay_order,
 };
 pub use record_ref::RecordRef;
@@ -71,7 +71,7 @@ pub(crate) use response::varies;
 pub use response::{ContentSource, Response, ResponseContent, is_acted_on};
 pub(crate) use rules::brief;
 pub(crate) use several::is_trace;
-pub use several::{Joined, JoinedTimeline, Sources, zeros};
+pub use several::{IDS_PERMUTED, Joined, JoinedTimeline, Sources, zeros};
 pub(crate) use source::is_standard;
 pub use store::Store;
 pub use whole::{LoadedFile, Trace};

@@ -183,7 +183,7 @@ impl Outcome {
 /// Key of [`Record::think`].
 pub const THINK_MS: &str = "think_ms";
 /// Key of the time at which a load client was to send the request, on the clock of the arrivals.
-pub(super) const INTENDED_MS: &str = "intended_ms";
+pub const INTENDED_MS: &str = "intended_ms";
 /// Key of [`Record::agent`].
 pub const AGENT: &str = "agent";
 

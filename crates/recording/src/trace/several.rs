@@ -256,11 +256,14 @@ impl<'a> Joined<'a> {
     }
 }
 
+/// Key of metadata where output ids are in another order, which a key decides.
+pub const IDS_PERMUTED: &str = "ids_permuted";
+
 impl Meta {
     /// Returns true if output ids are in another order, which a key decides: they spell nothing.
     #[must_use]
     pub fn has_permuted_ids(&self) -> bool {
-        self.extra.contains_key("ids_permuted")
+        self.extra.contains_key(IDS_PERMUTED)
     }
 
     /// Fills in the metadata of another file of the same trace; values that differ are left out.

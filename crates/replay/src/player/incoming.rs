@@ -111,14 +111,23 @@ impl IncomingRequest {
     }
 
     pub(crate) fn is_retry(&self) -> bool {
-        let count = self.header("x-stainless-retry-count").and_then(|count| count.parse::<u32>().ok());
-        count.is_some_and(|count| count > 0)
+        is_retry(&self.parts.headers)
     }
 
     /// The request as it came.
     pub(crate) fn into_request(self) -> Request<RequestBody> {
         Request::from_parts(self.parts, RequestBody::Read(Some(self.bytes)))
     }
+}
+
+/// Header by which clients count their tries.
+pub const RETRY_COUNT: &str = "x-stainless-retry-count";
+
+/// Returns true for the headers of a request that was sent before.
+#[must_use]
+pub fn is_retry(headers: &HeaderMap) -> bool {
+    let count = headers.get(RETRY_COUNT).and_then(|count| count.to_str().ok()?.parse::<u32>().ok());
+    count.is_some_and(|count| count > 0)
 }
 
 /// The upstream that a request names, as the header by which it counts.

@@ -74,6 +74,7 @@ pub use crate::player::{
         Forward,
         completion::{Completed, CompletedBody, Completions},
     },
+    incoming::{RETRY_COUNT, is_retry},
     index::CassettePlayerError,
     outcome::{ConcernsRecord, Decided, Decision, ReplacedRecords, Unanswered},
     record::{

@@ -290,7 +290,7 @@ fn recording(mode: Option<&str>, exists: bool) -> Result<(Mode, Option<WriteMode
     })
 }
 
-/// What may be said of a session that is opened.
+/// Fields of a request that opens a session.
 const KEYS: [&str; 8] = ["name", "cassette", "mode", "match", "on_miss", "record_with", "if_missing", "if_unended"];
 
 /// What a session does otherwise than the player around it.

@@ -6,7 +6,7 @@
 //! Limits: the transport of revision 2024-11-05, which names a second endpoint, is not supported: its stream is broken. A request that a page of
 //! another host makes is refused, since the server cannot see from its `host` any more that the page is foreign.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::{
@@ -38,8 +38,8 @@ const ROOT: &str = "/mcp/";
 /// Headers of a client that do not go on: a compressed response could not be read, and its session is one here.
 const WITHHELD: [&str; 2] = ["accept-encoding", "x-vcr-session"];
 
-/// Bytes of a stream in which its first event begins.
-const LONGEST_BEGIN: usize = 1024;
+/// Bytes of a line of a stream that are looked at.
+const LONGEST_LINE: usize = 32;
 
 #[derive(Debug)]
 pub(crate) struct McpServers {
@@ -210,17 +210,20 @@ fn observed(response: Response<UpstreamBody>, mut observer: ExchangeObserver) ->
 /// Breaks a stream that names a second endpoint: the client would send what follows, its credentials too, to that path here, which is
 /// the model's.
 fn without_endpoint(response: Response<ProxyBody>, name: String) -> Response<ProxyBody> {
-    let mut begun: Vec<u8> = Vec::new();
+    let mut line: Vec<u8> = Vec::new();
     let checked = move |frame: Result<Frame<Bytes>, BodyError>| {
         let frame = frame?;
-        let room = LONGEST_BEGIN.saturating_sub(begun.len());
-        begun.extend(frame.data_ref().into_iter().flatten().take(room));
-        let mut lines = begun.split(|byte| matches!(byte, b'\n' | b'\r'));
-        if lines.any(|line| matches!(line, b"event: endpoint" | b"event:endpoint")) {
-            tracing::warn!(
-                "the MCP server {name} has the transport of two endpoints (2024-11-05), which is not supported"
-            );
-            return Err(BodyError::Aborted("the transport of two endpoints is not supported"));
+        for byte in frame.data_ref().into_iter().flatten() {
+            if !matches!(byte, b'\n' | b'\r') {
+                line.extend(Some(*byte).filter(|_| line.len() < LONGEST_LINE));
+                continue;
+            }
+            if matches!(&*mem::take(&mut line), b"event: endpoint" | b"event:endpoint") {
+                tracing::warn!(
+                    "the MCP server {name} has the transport of two endpoints (2024-11-05), which is not supported"
+                );
+                return Err(BodyError::Aborted("the transport of two endpoints is not supported"));
+            }
         }
         Ok(frame)
     };

@@ -76,7 +76,7 @@ impl KvEventsConfig {
     }
 }
 
-/// What a rank publishes and where, by vLLM's `KVEventsConfig`: the endpoints as they were given, with the rank's ports.
+/// Source of a rank's KV events, by vLLM's `KVEventsConfig`: the endpoints as they were given, with the rank's ports.
 #[derive(Debug, Serialize)]
 pub(crate) struct EventSource {
     pub(crate) enable_kv_cache_events: bool,

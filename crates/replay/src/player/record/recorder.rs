@@ -238,8 +238,11 @@ impl<S: Sink<Item = SinkEntry>> CassetteRecorder<S> {
 impl<S: Sink<Item = SinkEntry>> RecordTicket<S> {
     fn submit(self, content: EntryContent, weight: usize) {
         self.awaits.store(false, Relaxed);
+        let is_recorded = !matches!(content, EntryContent::Unanswered(_));
         let entry = SinkEntry { number: self.number, weight, content };
-        if let Err(RefusedItem { reason, .. }) = self.recorder.recorder.submit(entry) {
+        if let Err(RefusedItem { reason, .. }) = self.recorder.recorder.submit(entry)
+            && is_recorded
+        {
             self.recorder.recorder.drop_records(1, reason);
         }
     }
@@ -294,11 +297,14 @@ impl<S: Sink<Item = SinkEntry>> PendingExchange<S> {
     /// Counts an exchange that is not recorded because the upstream did not answer its request.
     pub fn unanswered(self, error: &UpstreamError) {
         self.ticket.unanswered(|| format!("{error}: {}", error.cause()));
-        let content = match self.with {
-            Some(with) => EntryContent::Compared(None, with),
-            None => EntryContent::Unanswered(Box::new(self.request)),
+        let (content, weight) = match self.with {
+            Some(with) => (EntryContent::Compared(None, with), 0),
+            None => {
+                let weight = self.request.size;
+                (EntryContent::Unanswered(Box::new(self.request)), weight)
+            }
         };
-        self.ticket.submit(content, 0);
+        self.ticket.submit(content, weight);
     }
 
     /// Submits the exchange, which ends now; with the ids of every choice, where they are known.
