@@ -126,12 +126,9 @@ impl VocabularyUse {
 }
 
 fn beyond(prompt: &Value) -> Option<i128> {
-    let items = prompt.as_array()?.iter();
-    let mut ids = items.filter_map(|item| match item {
-        Value::Array(_) => beyond(item),
-        _ => values::int(item).ok().filter(|id| *id > i128::from(u32::MAX)),
-    });
-    ids.next()
+    let items = prompt.as_array()?;
+    let ids = items.iter().filter_map(|item| values::int(item).ok()).filter(|id| *id > i128::from(u32::MAX));
+    ids.max().or_else(|| items.iter().find_map(beyond))
 }
 
 fn is_outside(id: i128, vocabulary: u32) -> bool {
@@ -210,6 +207,11 @@ mod tests {
                 Api::Chat,
                 json!({"allowed_token_ids": []}),
                 "allowed_token_ids is not None and empty! (parameter=allowed_token_ids, value=[])",
+            ),
+            (
+                Api::Completions,
+                json!({"prompt": [[1], [5_000_000_000_u64, 6_000_000_000_u64], [7_000_000_000_u64]]}),
+                "Token id 6000000000 is out of vocabulary",
             ),
         ] {
             assert_eq!(refused(api, &body).as_deref(), Some(message));

@@ -70,6 +70,14 @@ async fn a_prompt_is_cut_from_the_side_that_was_named() {
 }
 
 #[tokio::test]
+async fn the_highest_id_that_the_vocabulary_lacks_is_named() {
+    let server = server().await;
+    let answer = complete(&server, json!({"prompt": [7, 900_001, 900_003, 900_002]})).await;
+    let message = answer.json()["error"]["message"].clone();
+    assert_eq!((answer.status, message), (400, json!("Token id 900003 is out of vocabulary")));
+}
+
+#[tokio::test]
 async fn a_template_in_a_request_is_used_where_requests_are_trusted() {
     let template = "{% for message in messages %}<{{ message.content }}>{% endfor %}";
     let refused = chat(&server().await, json!({"chat_template": template})).await;

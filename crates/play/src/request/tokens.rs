@@ -67,9 +67,9 @@ pub(crate) async fn detokenize(
     .await?)
 }
 
-/// Refuses ids that the tokenizer does not have, as the engine does.
+/// Refuses ids that the tokenizer does not have, as the engine does, which names the highest.
 pub(crate) fn check_vocabulary(tokenizer: &Tokenizer, ids: &[u32]) -> Result<(), ApiError> {
-    match ids.iter().find(|id| **id >= tokenizer.model_vocabulary()) {
+    match ids.iter().max().filter(|id| **id >= tokenizer.model_vocabulary()) {
         Some(id) => Err(ApiError::bad_request(format!("Token id {id} is out of vocabulary"))),
         None => Ok(()),
     }
