@@ -26,7 +26,8 @@ pub struct FaultRequest<'a> {
 
 impl FaultRequest<'_> {
     /// Hash of path and body.
-    pub(crate) fn hash(&self) -> u64 {
+    #[must_use]
+    pub fn hash(&self) -> u64 {
         let mut hash = Xxh3::new();
         hash.update(self.path.as_bytes());
         hash.update(&[0]);

@@ -3,7 +3,7 @@
 use std::{
     collections::HashSet,
     fs,
-    io::{self, ErrorKind::NotFound},
+    io::{self, BufRead, ErrorKind::NotFound},
     path::{Path, PathBuf},
 };
 
@@ -60,10 +60,14 @@ fn below(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for folder in folders {
         let mut own = storage::entries(&folder, None)?;
-        let has_version = |line: &str| line.starts_with("vcr:") || line.starts_with("{\"vcr\"");
+        let has_version = |line: &str| {
+            let line = line.trim_start_matches('\u{feff}');
+            line.starts_with("vcr:") || line.starts_with("{\"vcr\"")
+        };
         // One that cannot be read is named where it is loaded.
         let is_own = |path: &Path| {
-            fs::read_to_string(path).map_or(true, |text| text.trim_start_matches('\u{feff}').lines().any(has_version))
+            let of_line = |line: io::Result<String>| line.map_or(true, |line| has_version(&line));
+            fs::File::open(path).map_or(true, |file| io::BufReader::new(file).lines().any(of_line))
         };
         own.retain(|path| is_cassette(path) && is_own(path));
         own.sort();

@@ -26,17 +26,12 @@ const FORMATS: [&str; 14] = [
 
 /// Returns true if the engine's first library leaves a schema, or a part of it, to the second.
 pub(super) fn is_left_to_guidance(schema: &Value) -> bool {
-    match schema {
-        Value::Object(map) => {
-            has_number_rule(map)
-                || has_string_rule(map)
-                || has_object_rule(map)
-                || map.get("allOf").and_then(Value::as_array).is_some_and(|all| all.len() > 1)
-                || map.values().any(is_left_to_guidance)
-        }
-        Value::Array(items) => items.iter().any(|item| item.is_object() && is_left_to_guidance(item)),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
-    }
+    any_part(schema, |map| {
+        has_number_rule(map)
+            || has_string_rule(map)
+            || has_object_rule(map)
+            || map.get("allOf").and_then(Value::as_array).is_some_and(|all| all.len() > 1)
+    })
 }
 
 pub(super) fn is_of(map: &Map<String, Value>, kind: &str) -> bool {
@@ -155,10 +150,11 @@ pub(super) fn spanned(schema: &Value) -> Value {
     }
 }
 
+/// Returns true if this holds for a schema or a part of it, where the first library looks for parts: not in lists of lists.
 pub(super) fn any_part(schema: &Value, is_so: fn(&Map<String, Value>) -> bool) -> bool {
     match schema {
         Value::Object(map) => is_so(map) || map.values().any(|part| any_part(part, is_so)),
-        Value::Array(items) => items.iter().any(|item| any_part(item, is_so)),
+        Value::Array(items) => items.iter().any(|item| item.is_object() && any_part(item, is_so)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
     }
 }

@@ -8,7 +8,6 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::Value;
 use tokio::time::sleep;
 use tower::Service;
-use xxhash_rust::xxh3::Xxh3;
 
 use super::{
     observed::{ObservedSide, ServedBody, SharedResponse},
@@ -129,10 +128,9 @@ impl FaultLayer {
         if !has_failed && !is_retry {
             return;
         }
-        let mut hasher = Xxh3::new();
-        hasher.update(request.uri().path().as_bytes());
-        hasher.update(body);
-        let (key, mut failed) = (hasher.digest128(), self.faults.failed.lock());
+        let (path, headers) = (request.uri().path(), request.headers());
+        let key = FaultRequest { path, headers, body, session: None, replica: self.replica }.hash().into();
+        let mut failed = self.faults.failed.lock();
         if has_failed {
             failed.add(key, is_retry);
         } else if failed.take(key) {
