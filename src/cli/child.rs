@@ -1,6 +1,6 @@
 //! Runs a command beside a server: `vllm-vcr play … -- pytest`.
 
-use std::{collections::BTreeSet, os::unix::process::ExitStatusExt, path::Path, process::ExitStatus, time::Duration};
+use std::{os::unix::process::ExitStatusExt, path::Path, process::ExitStatus, time::Duration};
 
 use tokio::{
     process::{Child, Command},
@@ -27,60 +27,34 @@ pub(in crate::cli) struct ChildEnvironment<'a> {
     pub(in crate::cli) is_beside_output: bool,
     /// The key that the server asks for, if it does.
     pub(in crate::cli) key: Option<&'a str>,
-    pub(in crate::cli) of_cassettes: CassetteVariables,
-}
-
-/// Variables that cassettes add to a command's environment.
-#[derive(Debug, Clone, Default)]
-pub(in crate::cli) struct CassetteVariables {
-    /// The time of what is played.
-    base_time: Option<String>,
-    /// What is played and what is recorded.
-    mode: Option<&'static str>,
-    /// Hosts that the command may call, where its calls to all others are refused.
-    allowed_hosts: Option<Vec<String>>,
-    /// Names of upstreams, each of which has a URL of its own.
-    upstreams: BTreeSet<String>,
-}
-
-impl CassetteVariables {
-    /// Those of a player; none without one.
-    pub(in crate::cli) fn new(cassette_player: Option<&CassettePlayer>, args: &CassetteArgs) -> Self {
-        cassette_player.map_or_else(Self::default, |cassette_player| Self {
-            upstreams: cassette_player.upstreams(),
-            base_time: cassette_player.base_time(),
-            mode: Some(args.mode.unwrap_or(ModeArg::None).name()),
-            allowed_hosts: args.block_network.then(|| args.allow_host.clone()),
-        })
-    }
+    /// The player of cassettes, if there is one, and its flags.
+    pub(in crate::cli) cassettes: Option<(&'a CassettePlayer, &'a CassetteArgs)>,
 }
 
 impl ChildEnvironment<'_> {
     /// Sets the variables of a command. A key that is set stays, unless the server asks for one.
     fn set(&self, child: &mut Command) {
-        let Self {
-            root,
-            key,
-            is_beside_output: _,
-            of_cassettes: CassetteVariables { base_time, mode, allowed_hosts, upstreams },
-        } = self;
-        child.envs(client_urls(root, upstreams));
+        let Self { root, key, is_beside_output: _, cassettes } = self;
+        let upstreams = cassettes.map(|(player, _)| player.upstreams()).unwrap_or_default();
+        child.envs(client_urls(root, &upstreams));
         for name in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY"] {
             if key.is_some() || std::env::var_os(name).is_none() {
                 child.env(name, key.unwrap_or("vcr"));
             }
         }
+        let base_time = cassettes.and_then(|(player, _)| player.base_time());
+        let mode = cassettes.map(|(_, args)| args.mode.unwrap_or(ModeArg::None).name());
         // Which Anthropic's clients send as `Authorization: Bearer`.
         for (name, value) in
-            [("ANTHROPIC_AUTH_TOKEN", *key), ("VLLM_VCR_BASE_TIME", base_time.as_deref()), ("VLLM_VCR_MODE", *mode)]
+            [("ANTHROPIC_AUTH_TOKEN", *key), ("VLLM_VCR_BASE_TIME", base_time.as_deref()), ("VLLM_VCR_MODE", mode)]
         {
             if let Some(value) = value {
                 child.env(name, value);
             }
         }
-        match allowed_hosts {
-            Some(allowed) => block_network(child, root, allowed),
-            None => spare_own(child, root),
+        match cassettes {
+            Some((_, args)) if args.block_network => block_network(child, root, &args.allow_host),
+            _ => spare_own(child, root),
         }
     }
 }

@@ -96,9 +96,9 @@ fn serve(mut args: PlayArgs) -> Result<ExitCode, Failure> {
                 fleet.announce();
                 let root = format!("{scheme}://{}", reachable(local));
                 played.iter().for_each(|played| played.serves_at(local, &root, &admin_at, admin_api.as_ref()));
-                let of_cassettes = child::CassetteVariables::new(cassette_player, &cassettes);
+                let of_cassettes = cassette_player.map(|player| (player, &cassettes));
                 let key = key.as_deref();
-                let environment = ChildEnvironment { root: &root, key, of_cassettes, ..Default::default() };
+                let environment = ChildEnvironment { root: &root, key, cassettes: of_cassettes, ..Default::default() };
                 child = child::start(&command, &environment)?;
                 Listener::from(listener)
             }

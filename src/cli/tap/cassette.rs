@@ -78,14 +78,17 @@ pub(in crate::cli) fn serve(
         admin::announce(admin_api.as_ref(), "/vcr/report");
         admin::name(&cassette_player, &admin, admin_api.as_ref(), &at);
         let further = further(&setup);
-        let of_cassettes = child::CassetteVariables::new(Some(&cassette_player), &cassettes);
         let tap = Tap::start_player(setup, Arc::clone(&cassette_player)).await?;
         let file = file.display();
         output::note(&format!("tap on {at} -> {upstream}{further}\ncassette {file}; Ctrl-C ends it\n"));
         let own = at.strip_prefix("http://").and_then(|own| own.parse().ok());
         own.into_iter().zip(&cassette_player.config().network_block).for_each(|(own, block)| block.serves_at(own));
-        let environment =
-            child::ChildEnvironment { root: &at, key: None, is_beside_output: fork.is_some(), of_cassettes };
+        let environment = child::ChildEnvironment {
+            root: &at,
+            key: None,
+            is_beside_output: fork.is_some(),
+            cassettes: Some((&cassette_player, &cassettes)),
+        };
         let mut child = child::start(&command, &environment)?;
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
