@@ -15,9 +15,8 @@ use crate::{
     base::one_line::counted,
     cli::{
         cassette::{
-            ExistingCassette,
             diff::{DiffArgs, DiffWhat, DifferingRecords},
-            new_cassette,
+            new_cassette, writable_name,
         },
         failure::{Exit, Failure},
         output,
@@ -140,8 +139,10 @@ fn writable(out: &Path, args: &ForkArgs) -> Result<(), Failure> {
     if output::is_same_file(out, &args.cassette) {
         return Err(Failure::usage(format!("--out {name}: this is the cassette that is played")));
     }
-    let kept = ExistingCassette::Refused("replace it with --overwrite, or name another one with --out");
-    new_cassette(out, if args.overwrite { ExistingCassette::Replaced } else { kept })
+    match args.overwrite {
+        true => writable_name(out),
+        false => new_cassette(out, "replace it with --overwrite, or name another one with --out"),
+    }
 }
 
 /// The tap that plays and records: flags other than a fork's have their defaults, whatever the environment has.

@@ -13,7 +13,7 @@ use clap::Args;
 use crate::{
     base::one_line::counted,
     cli::{
-        cassette::{ExistingCassette, new_cassette},
+        cassette::new_cassette,
         failure::{Exit, Failure},
         mcp::servers::{self, server_name},
         output,
@@ -68,7 +68,7 @@ pub(in crate::cli) fn run(args: &ConvertArgs) -> Result<ExitCode, Failure> {
     if is_cassette(&args.to) {
         let head = head(&args.from);
         if is_aimock(&head) || is_http_log(&head) || !is_cassette(&args.from) && is_log(&head) {
-            is_new(args)?;
+            new_cassette(&args.to, "name another file")?;
             let text = fs::read_to_string(&args.from).map_err(|error| wrong(args, ": ", error))?;
             return if is_aimock(&head) { from_fixtures(args, &text) } else { from_log(args, &text) };
         }
@@ -97,10 +97,6 @@ fn not_taken(path: &Path, what: &str, taken: &str) -> Failure {
     Failure::usage(format!("{}: this is {what}", path.display())).hint(taken)
 }
 
-fn is_new(args: &ConvertArgs) -> Result<(), Failure> {
-    new_cassette(&args.to, ExistingCassette::Refused("name another file"))
-}
-
 fn is_trace(path: &Path) -> bool {
     let name = path.to_string_lossy();
     name.ends_with(".jsonl") || name.ends_with(".jsonl.gz") || name == "-"
@@ -127,7 +123,7 @@ fn to_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitCod
 }
 
 fn from_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitCode, Failure> {
-    is_new(args)?;
+    new_cassette(&args.to, "name another file")?;
     let mut reader = TraceReader::open(&args.from)?;
     let records = (&mut reader).collect::<Result<Vec<_>, TraceError>>()?;
     reader.warnings().iter().for_each(|warning| output::note(&format!("{warning}\n")));

@@ -3,18 +3,14 @@
 use std::collections::HashMap;
 
 use crate::recording::{
-    canonical::{CanonicalRules, volatile_text},
+    canonical::volatile_text,
     cassette::{Cassette, Identified, identified, unreached},
     mcp::McpRecord,
 };
 
 /// Each with file and line: records that are never played, requests that are equal, texts that will be others the next time.
 pub(in crate::cli) fn notes(cassette: &Cassette) -> Vec<String> {
-    let rules = CanonicalRules {
-        ignored: cassette.header.ignore.iter().filter_map(|path| path.parse().ok()).collect(),
-        scrubs: cassette.header.scrub.iter().filter_map(|edit| edit.parse().ok()).collect(),
-        ..CanonicalRules::default()
-    };
+    let rules = cassette.header.rules();
     let (mut notes, mut first) = (Vec::new(), HashMap::new());
     let unreached: HashMap<usize, usize> = unreached(&cassette.records).into_iter().collect();
     for ((at, record), identified) in cassette.records.iter().enumerate().zip(identified(&rules, &cassette.records)) {

@@ -109,7 +109,6 @@ pub(in crate::cli) struct MergeArgs {
 }
 
 pub(in crate::cli) fn run(command: CassetteCommand) -> Result<ExitCode, Failure> {
-    refuse_objects(&command)?;
     match command {
         CassetteCommand::New(args) => new(&args),
         CassetteCommand::Validate(args) => validate(&args),
@@ -122,44 +121,23 @@ pub(in crate::cli) fn run(command: CassetteCommand) -> Result<ExitCode, Failure>
     }
 }
 
-/// Refuses to write an object before anything is read.
-fn refuse_objects(command: &CassetteCommand) -> Result<(), Failure> {
-    let written: &[PathBuf] = match command {
-        CassetteCommand::New(args) => std::slice::from_ref(&args.file),
-        CassetteCommand::Fmt(args) if !args.check => &args.files,
-        CassetteCommand::Redact(args) => &args.files,
-        CassetteCommand::Merge(args) => std::slice::from_ref(&args.output),
-        CassetteCommand::Prune(args) => &args.files,
-        CassetteCommand::Convert(args) if is_cassette(&args.to) => std::slice::from_ref(&args.to),
-        CassetteCommand::Fmt(_)
-        | CassetteCommand::Validate(_)
-        | CassetteCommand::Diff(_)
-        | CassetteCommand::Convert(_) => &[],
-    };
-    written.iter().try_for_each(|path| cassette::refuse_object(path)).map_err(Failure::from)
+/// Refuses to write objects, before anything is read.
+fn refuse_objects(files: &[PathBuf]) -> Result<(), CassetteError> {
+    files.iter().try_for_each(|file| cassette::refuse_object(file))
 }
 
-/// Treatment of a file that has the name of a new cassette.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::cli) enum ExistingCassette {
-    /// It stays, and this is the advice.
-    Refused(&'static str),
-    /// It is replaced.
-    Replaced,
+/// Refuses a name under which no new cassette is written; of a file that has it already, with advice.
+pub(in crate::cli) fn new_cassette(path: &Path, advice: &str) -> Result<(), Failure> {
+    writable_name(path)?;
+    if path.exists() { Err(Failure::usage(format!("{} exists", path.display())).hint(advice)) } else { Ok(()) }
 }
 
-/// Refuses a name under which no new cassette is written.
-pub(in crate::cli) fn new_cassette(path: &Path, taken: ExistingCassette) -> Result<(), Failure> {
+/// Refuses a name that no cassette can be written under.
+pub(in crate::cli) fn writable_name(path: &Path) -> Result<(), Failure> {
     cassette::refuse_object(path)?;
-    let name = path.display();
-    if !is_cassette(path) {
-        return Err(Failure::usage(format!("{name}: the name of a cassette ends in .yaml")));
-    }
-    match taken {
-        ExistingCassette::Refused(advice) if path.exists() => {
-            Err(Failure::usage(format!("{name} exists")).hint(advice))
-        }
-        ExistingCassette::Refused(_) | ExistingCassette::Replaced => Ok(()),
+    match is_cassette(path) {
+        true => Ok(()),
+        false => Err(Failure::usage(format!("{}: the name of a cassette ends in .yaml", path.display()))),
     }
 }
 
@@ -212,6 +190,9 @@ fn origin(file: &Path, cassette: &Cassette) -> String {
 }
 
 fn fmt(args: &FmtArgs) -> Result<ExitCode, Failure> {
+    if !args.check {
+        refuse_objects(&args.files)?;
+    }
     let mut changes = false;
     for file in &files(&args.files)? {
         let io = |source| Failure::from(CassetteError::Io { path: file.clone(), source });
@@ -236,6 +217,7 @@ fn fmt(args: &FmtArgs) -> Result<ExitCode, Failure> {
 }
 
 fn redact(args: &SecretsArgs) -> Result<ExitCode, Failure> {
+    refuse_objects(&args.files)?;
     let (rules, mut left) = (redaction::rules(&args.redaction)?, Vec::new());
     for file in &files(&args.files)? {
         let mut cassette = cassette::load(file)?;
@@ -260,11 +242,11 @@ fn redact(args: &SecretsArgs) -> Result<ExitCode, Failure> {
     Err(Failure::input(format!("these secrets could not be removed:\n  {}", left.join("\n  "))))
 }
 
-/// Ids of tokens spell what was redacted.
-fn forget_tokens(file: &Path, records: &[u64]) -> Result<(), Failure> {
+/// Removes what is known of the tokens of some records: their ids spell what was redacted.
+fn forget_tokens<'a>(file: &Path, records: impl IntoIterator<Item = &'a u64>) -> Result<(), Failure> {
     let io = |source| Failure::from(CassetteError::Io { path: file.to_owned(), source });
     let mut tokens = RecordTokens::read(file).map_err(io)?;
-    records.iter().for_each(|id| drop(tokens.remove(id)));
+    records.into_iter().for_each(|id| drop(tokens.remove(id)));
     RecordTokens::write(file, &tokens.into_values().collect::<Vec<_>>()).map_err(io)
 }
 
@@ -272,7 +254,7 @@ const TEMPLATE: &str = include_str!("template.yaml");
 
 fn new(args: &NewArgs) -> Result<ExitCode, Failure> {
     let path = &args.file;
-    new_cassette(path, ExistingCassette::Refused("name another file"))?;
+    new_cassette(path, "name another file")?;
     let name = shell_word(&path.to_string_lossy());
     let write = || {
         path.parent().map_or(Ok(()), fs::create_dir_all)?;
@@ -293,7 +275,7 @@ fn new(args: &NewArgs) -> Result<ExitCode, Failure> {
 /// Writes the records of all cassettes to one, in the order of the cassettes.
 fn merge(args: &MergeArgs) -> Result<ExitCode, Failure> {
     let to = &args.output;
-    new_cassette(to, ExistingCassette::Refused("name another file: -o FILE"))?;
+    new_cassette(to, "name another file: -o FILE")?;
     let files = files(&args.files)?;
     once(&files)?;
     let io = |source| Failure::from(CassetteError::Io { path: to.clone(), source });

@@ -14,10 +14,12 @@ use serde_json::Value;
 use crate::{
     base::one_line::{counted, one_line},
     cli::{
+        cassette::{forget_tokens, refuse_objects},
         failure::{Exit, Failure},
         output,
     },
-    recording::cassette::{self, Cassette, CassetteError, CassetteRecord, RecordTokens},
+    recording::cassette::{self, Cassette, CassetteRecord},
+    replay::account::UnusedRecord,
 };
 
 /// Files of a report that a note names.
@@ -37,17 +39,9 @@ pub(in crate::cli) struct PruneArgs {
     pub(in crate::cli) check: bool,
 }
 
-/// An unused record, as a report names it.
-#[derive(Deserialize)]
-struct Unused {
-    cassette: String,
-    record: u64,
-    line: u64,
-    request: String,
-}
-
 /// Removes from each cassette the records that the report lists as unused.
 pub(in crate::cli) fn run(args: &PruneArgs) -> Result<ExitCode, Failure> {
+    refuse_objects(&args.files)?;
     let unused = read(&args.unused)?;
     let mut changes = false;
     for file in &args.files {
@@ -74,7 +68,7 @@ pub(in crate::cli) fn run(args: &PruneArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Reads the unused records of a report, from a file or from stdin (`-`).
-fn read(report: &Path) -> Result<Vec<Unused>, Failure> {
+fn read(report: &Path) -> Result<Vec<UnusedRecord>, Failure> {
     let wrong = |why: &str| Failure::input(format!("{}: {why}", report.display()));
     let text = if report == Path::new("-") { io::read_to_string(io::stdin()) } else { fs::read_to_string(report) };
     let text = text.map_err(|error| wrong(&error.to_string()))?;
@@ -86,12 +80,12 @@ fn read(report: &Path) -> Result<Vec<Unused>, Failure> {
 }
 
 /// The ids of a file's unused records, which have to be as they were in that run.
-fn ids(unused: &[Unused], file: &Path, records: &[CassetteRecord]) -> Result<BTreeSet<u64>, Failure> {
+fn ids(unused: &[UnusedRecord], file: &Path, records: &[CassetteRecord]) -> Result<BTreeSet<u64>, Failure> {
     let by_id: BTreeMap<u64, &CassetteRecord> = records.iter().map(|record| (record.id, record)).collect();
     let mut ids = BTreeSet::new();
     for entry in unused.iter().filter(|entry| is_same(Path::new(&entry.cassette), file)) {
         let record = by_id.get(&entry.record);
-        let is_it = record.is_some_and(|it| it.line as u64 == entry.line && it.summary() == entry.request);
+        let is_it = record.is_some_and(|it| it.line == entry.line && it.summary() == entry.request);
         if !is_it {
             let message = format!("{}: record {} has changed since that run", file.display(), entry.record);
             return Err(Failure::input(message).hint("run the tests again and use the new report"));
@@ -110,7 +104,7 @@ fn is_same(reported: &Path, file: &Path) -> bool {
 }
 
 /// Names the files of a report where it has nothing of this one: the run may have played it at another path.
-fn elsewhere(unused: &[Unused], file: &Path) -> String {
+fn elsewhere(unused: &[UnusedRecord], file: &Path) -> String {
     let named: BTreeSet<&str> = unused.iter().map(|entry| entry.cassette.as_str()).collect();
     if named.is_empty() || named.iter().any(|named| is_same(Path::new(named), file)) {
         return String::new();
@@ -131,13 +125,9 @@ fn with_retries(mut ids: BTreeSet<u64>, records: &[CassetteRecord]) -> BTreeSet<
 
 /// Writes a cassette without some of its records, and its sidecar without theirs. Records that continue them are written in full.
 fn remove(cassette: &mut Cassette, removed: &BTreeSet<u64>) -> Result<(), Failure> {
-    let path = cassette.path.clone();
-    let io = |source| Failure::from(CassetteError::Io { path: path.clone(), source });
     cassette.records.retain(|record| !removed.contains(&record.id));
     // Those that are still used are defined again.
     cassette.tools.clear();
-    let mut tokens = RecordTokens::read(&path).map_err(io)?;
-    tokens.retain(|id, _| !removed.contains(id));
-    cassette::rewrite(cassette)?;
-    RecordTokens::write(&path, &tokens.into_values().collect::<Vec<_>>()).map_err(io)
+    forget_tokens(&cassette.path, removed)?;
+    Ok(cassette::rewrite(cassette)?)
 }

@@ -16,15 +16,15 @@ use crate::{
         failure::Failure,
         mcp::servers::server_name,
         output,
-        player::conclude,
-        redaction::{self, RedactionArgs, shown},
+        player::{conclude, files},
+        redaction::{self, RedactionArgs},
         runtime,
         values::{FlagValue, one_of, with_unit},
     },
     play::mcp::{McpEnd, play_stdio},
     recording::{
         canonical::{FieldPath, Scrub},
-        cassette::{self, Cassette, CassetteError, CassetteRecord},
+        cassette::{Cassette, CassetteRecord},
         redaction::RedactionRules,
     },
     replay::{
@@ -149,12 +149,9 @@ pub(in crate::cli) fn run(args: McpPlayArgs) -> Result<ExitCode, Failure> {
 }
 
 fn load(path: &Path) -> Result<Cassette, Failure> {
-    let cassette = cassette::load(path).map_err(|error: CassetteError| {
-        let hint = format!("record it: vllm-vcr mcp-tap --cassette {} -- COMMAND", path.display());
-        if path.exists() { error.into() } else { Failure::from(error).hint(hint) }
-    })?;
+    let how = |path: &Path| format!("record it: vllm-vcr mcp-tap --cassette {} -- COMMAND", path.display());
+    let cassette = files::load(path, &how)?;
     check_top(&cassette)?;
-    cassette.warnings.iter().for_each(|warning| tracing::warn!("{}", shown(warning)));
     Ok(cassette)
 }
 
@@ -188,10 +185,9 @@ fn record_index(
 ) -> Result<RecordIndex, Failure> {
     let mut rules =
         ParamRules { ignored: args.ignore.clone(), scrubs: args.scrub.clone(), counts_meta: args.match_meta };
-    for header in cassettes.iter().map(|cassette| &cassette.header) {
-        // They were read before.
-        rules.ignored.extend(header.ignore.iter().filter_map(|place| place.parse().ok()));
-        rules.scrubs.extend(header.scrub.iter().filter_map(|edit| edit.parse().ok()));
+    for own in cassettes.iter().map(|cassette| cassette.header.rules()) {
+        rules.ignored.extend(own.ignored);
+        rules.scrubs.extend(own.scrubs);
     }
     let mut index = RecordIndex::new(server, rules, secrets);
     for (at, cassette) in cassettes.iter().enumerate() {

@@ -122,25 +122,23 @@ impl McpServersArgs {
         (on_exhausted, is_strict): (Option<OnExhausted>, bool),
     ) {
         // A further request is a new one, where the real server can answer it.
-        let on_used_up = on_used_up(on_exhausted, is_strict || !self.mcp_upstream.is_empty());
-        let repeats_lists = on_exhausted != Some(OnExhausted::Error);
-        let (on_novel, reply_within) = (self.mcp_on_miss, self.mcp_reply_within);
-        config.mcp =
-            McpPolicy { on_novel, on_used_up, repeats_lists, reply_within, counts_forwarded: true, over_http: true };
+        let policy = policy(self.mcp_on_miss, on_exhausted, is_strict || !self.mcp_upstream.is_empty());
+        config.mcp = McpPolicy { reply_within: self.mcp_reply_within, ..policy };
         config.mcp_match_meta = self.mcp_match_meta;
         config.mcp_names = upstreams.iter().map(|upstream| upstream.name.clone()).collect();
         config.mcp_upstreams = upstreams;
     }
 }
 
-/// What requests get that are sent more often than they were recorded; without a flag an error where that is usual, or the last record.
-pub(in crate::cli) fn on_used_up(typed: Option<OnExhausted>, is_error: bool) -> OnUsedUp {
-    match typed {
+/// What requests over HTTP get that were not recorded, or less often; without a flag an error where that is usual, or the last record.
+pub(in crate::cli) fn policy(on_novel: OnNovel, typed: Option<OnExhausted>, is_error: bool) -> McpPolicy {
+    let on_used_up = match typed {
         Some(OnExhausted::Error) => OnUsedUp::Error,
-        Some(OnExhausted::Last | OnExhausted::Cycle) => OnUsedUp::Last,
         None if is_error => OnUsedUp::Error,
-        None => OnUsedUp::Last,
-    }
+        Some(OnExhausted::Last | OnExhausted::Cycle) | None => OnUsedUp::Last,
+    };
+    let repeats_lists = typed != Some(OnExhausted::Error);
+    McpPolicy { on_novel, on_used_up, repeats_lists, over_http: true, ..McpPolicy::default() }
 }
 
 /// Bytes of the shortest value of a header that is a secret: shorter ones are ordinary words.

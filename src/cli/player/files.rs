@@ -89,21 +89,21 @@ pub(in crate::cli) fn once(files: &[PathBuf]) -> Result<(), Failure> {
     same.map_or(Ok(()), |file| Err(Failure::usage(format!("{} is named twice", file.display()))))
 }
 
-/// Reads the cassettes; where one is missing, the hint is how to record it.
-pub(super) fn load(files: &[PathBuf], mode: Mode, how: &dyn Fn(&Path) -> String) -> Result<Vec<Cassette>, Failure> {
-    let wanted = files.iter().filter(|path| mode != Mode::NewEpisodes || path.exists());
-    let mut cassettes = Vec::new();
-    for path in wanted {
-        let cassette = cassette::load(path).map_err(|error| match &error {
-            CassetteError::Io { source, .. } if source.kind() == NotFound && !path.exists() => {
-                Failure::from(error).hint(how(path))
-            }
-            _ => error.into(),
-        })?;
-        cassette.warnings.iter().for_each(|warning| tracing::warn!("{}", shown(warning)));
-        cassettes.push(cassette);
-    }
-    Ok(cassettes)
+/// Reads a cassette, and logs its warnings; where it is missing, the hint is how to record it.
+pub(in crate::cli) fn load(path: &Path, how: &dyn Fn(&Path) -> String) -> Result<Cassette, Failure> {
+    let cassette = cassette::load(path).map_err(|error| match &error {
+        CassetteError::Io { source, .. } if source.kind() == NotFound && !path.exists() => {
+            Failure::from(error).hint(how(path))
+        }
+        _ => error.into(),
+    })?;
+    cassette.warnings.iter().for_each(|warning| tracing::warn!("{}", shown(warning)));
+    Ok(cassette)
+}
+
+/// Reads the cassettes that are played; those that are added to need not be there yet.
+pub(super) fn load_all(files: &[PathBuf], mode: Mode, how: &dyn Fn(&Path) -> String) -> Result<Vec<Cassette>, Failure> {
+    files.iter().filter(|path| mode != Mode::NewEpisodes || path.exists()).map(|path| load(path, how)).collect()
 }
 
 /// The one folder of sessions' cassettes; `tap` names the cassette of other requests in it.

@@ -34,7 +34,7 @@ use crate::{
             MinMatch,
             requests::{MatchPolicy, OnExhausted},
         },
-        mcp::OnNovel,
+        mcp::{McpPolicy, OnNovel},
         player::{
             COMPLETE_WITHIN, CassetteOutput, CassettePlayer, Fork, Mode, ModeExceptions, OnMiss, PlayerConfig,
             RecordErrors, ServerEnvironment,
@@ -66,9 +66,8 @@ pub(in crate::cli) struct PlayerSettings<'a> {
 fn forward_mcp(config: &mut PlayerConfig, typed: Option<OnExhausted>) {
     let on_novel = if config.on_miss == OnMiss::Stub { OnNovel::Error } else { config.on_miss.into() };
     let forwards = config.mode == Mode::NewEpisodes || on_novel.forwards();
-    let policy = &mut config.mcp;
-    (policy.on_novel, policy.on_used_up) = (on_novel, servers::on_used_up(typed, forwards));
-    (policy.repeats_lists, policy.over_http) = (typed != Some(OnExhausted::Error), true);
+    let reply_within = config.mcp.reply_within;
+    config.mcp = McpPolicy { reply_within, ..servers::policy(on_novel, typed, forwards) };
     // A recording has its servers beside the player, until a session plays what it recorded.
     if !matches!(config.mode, Mode::Record | Mode::Live) {
         let called = config.mcp_upstreams.iter().map(|server| server.name.clone());
@@ -96,7 +95,7 @@ pub(in crate::cli) fn cassette_player(
         refuse_recording_flags(args)?;
     }
     let plays = matches!(mode, Mode::Replay | Mode::NewEpisodes | Mode::Compare) || selection != ModeExceptions::None;
-    let cassettes = if plays { files::load(&files, mode, &how)? } else { Vec::new() };
+    let cassettes = if plays { files::load_all(&files, mode, &how)? } else { Vec::new() };
     let replaced = replaced(files.first().filter(|_| mode == Mode::Record))?;
     let old = cassettes.first().map(|cassette| cassette.header.clone()).or(replaced);
     let is_full = selection != ModeExceptions::None;

@@ -200,6 +200,13 @@ fn validate_notes_what_is_never_played_asked_twice_or_different_the_next_time() 
     std::fs::write(&shelf.file, scrubbed).unwrap();
     let output = vcr(&["cassette", "validate", shelf.name()]);
     assert!(!String::from_utf8_lossy(&output.stdout).contains("asks with"));
+    let of_tenant =
+        |name: &str| record(&["a"], "A").replace("  answer:", &format!("  headers: {{x-tenant: {name}}}\n  answer:"));
+    let tenants = tape(&[of_tenant("a"), of_tenant("b"), of_tenant("a")]);
+    let shelf = Shelf::with(&tenants.replace("records:", "match_headers: [X-Tenant]\nrecords:"));
+    let output = vcr(&["cassette", "validate", shelf.name()]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("record 2 has the same") && !text.contains("record 1 has the same"), "{text}");
 }
 
 #[test]

@@ -4,7 +4,10 @@ use serde_json::{Map, Value};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::error::Wrong;
-use crate::yaml::{YamlKind, YamlNode};
+use crate::{
+    canonical::CanonicalRules,
+    yaml::{YamlKind, YamlNode},
+};
 
 /// The level of redaction without built-in rules.
 const OFF: &str = "off";
@@ -97,6 +100,17 @@ impl Header {
             _ => return Ok(None),
         }
         Ok(Some(()))
+    }
+
+    /// The rules by which its requests are compared. What cannot be read is left out: it is named where the cassette is played.
+    #[must_use]
+    pub fn rules(&self) -> CanonicalRules {
+        CanonicalRules {
+            ignored: self.ignore.iter().filter_map(|place| place.parse().ok()).collect(),
+            scrubs: self.scrub.iter().filter_map(|edit| edit.parse().ok()).collect(),
+            headers: self.match_headers.iter().map(|name| name.to_ascii_lowercase()).collect(),
+            ..CanonicalRules::default()
+        }
     }
 
     /// Adds tags; `KEY=VALUE` takes the place of another value of the key.

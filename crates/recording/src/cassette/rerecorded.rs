@@ -39,7 +39,7 @@ pub(super) fn arrange(
     old: &[CassetteRecord],
     new: Vec<CassetteRecord>,
 ) -> (Vec<CassetteRecord>, HashMap<u64, u64>) {
-    let loose = loose(header);
+    let loose = header.rules();
     let exact = CanonicalRules {
         counts_volatile: true,
         form: Normalisation::Strict,
@@ -78,16 +78,6 @@ pub(super) fn arrange(
 pub(super) fn by_hand(old: &[CassetteRecord], next: u64) -> Vec<CassetteRecord> {
     let fixtures = old.iter().filter(|record| record.is_fixture);
     fixtures.zip(next..).map(|(record, id)| CassetteRecord { id, ..record.clone() }).collect()
-}
-
-/// The rules by which a request is the one that the file had.
-fn loose(header: &Header) -> CanonicalRules {
-    CanonicalRules {
-        ignored: header.ignore.iter().filter_map(|path| path.parse().ok()).collect(),
-        scrubs: header.scrub.iter().filter_map(|scrub| scrub.parse().ok()).collect(),
-        headers: header.match_headers.iter().map(|name| name.to_ascii_lowercase()).collect(),
-        ..CanonicalRules::default()
-    }
 }
 
 fn keys(rules: &CanonicalRules, records: &[CassetteRecord]) -> Vec<CanonicalKey> {

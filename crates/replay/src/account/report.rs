@@ -8,7 +8,7 @@ use std::{
     str::FromStr,
 };
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 pub use self::session::{Matching, SessionReport};
@@ -80,7 +80,7 @@ pub struct Report {
 }
 
 /// A record that was served in no session, as `cassette prune` takes it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnusedRecord {
     /// The cassette's path.
     pub cassette: String,

@@ -12,6 +12,7 @@ use crate::{
 };
 use base::rate_limited_log::RateLimitedLog;
 use recording::{
+    canonical::CanonicalRules,
     cassette::{CassetteError, CassetteRecord, CassetteWriter, Header, RecordedExchange, WriteMode, load},
     mcp::McpRecord,
     redaction::{NamedValues, RedactionRules},
@@ -47,12 +48,8 @@ impl RecordingTarget {
 
     fn known(&self) -> Result<KnownRecords, CassetteError> {
         let cassette = load(&self.cassette)?;
-        let rules = ParamRules {
-            // What cannot be read is named where the cassette is played.
-            ignored: cassette.header.ignore.iter().filter_map(|place| place.parse().ok()).collect(),
-            scrubs: cassette.header.scrub.iter().filter_map(|edit| edit.parse().ok()).collect(),
-            counts_meta: false,
-        };
+        let CanonicalRules { ignored, scrubs, .. } = cassette.header.rules();
+        let rules = ParamRules { ignored, scrubs, counts_meta: false };
         let mut index = RecordIndex::new(&self.server, rules, self.secrets.clone());
         // A record that is none of MCP answers nothing here.
         drop(index.add((0, ""), &cassette.records));
