@@ -2,12 +2,16 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use clap::{Args, ValueEnum, value_parser};
+use clap::{
+    Args,
+    builder::{PossibleValue, PossibleValuesParser},
+    value_parser,
+};
 
 use crate::{
     cli::failure::Failure,
     faults::Fault,
-    play::{FaultLines, InjectedFailures, ServerFaults},
+    play::{FAILURE_TYPES, FaultLines, InjectedFailures, ServerFaults},
 };
 
 /// Faults.
@@ -31,38 +35,18 @@ pub(in crate::cli) struct FaultArgs {
     #[arg(long, group = "@any", value_name = "PERCENT", value_parser = value_parser!(u8).range(0..=100))]
     pub(in crate::cli) failure_injection_rate: Option<u8>,
     /// Kinds of the failures of --failure-injection-rate, by llm-d-inference-sim's names, all equally often. Default: all kinds.
-    #[arg(long, group = "@any", value_enum, value_delimiter = ',', value_name = "TYPES")]
-    pub(in crate::cli) failure_types: Vec<FailureType>,
+    #[arg(long, group = "@any", value_delimiter = ',', value_name = "TYPES", value_parser = failure_types())]
+    pub(in crate::cli) failure_types: Vec<String>,
 }
 
-/// A kind of failure by its name in llm-d-inference-sim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub(in crate::cli) enum FailureType {
-    /// 429.
-    RateLimit,
-    /// 401.
-    InvalidApiKey,
-    /// 400: the prompt is too long.
-    ContextLength,
-    /// 503.
-    ServerError,
-    /// 400: a parameter is out of its range.
-    InvalidRequest,
-    /// 404.
-    ModelNotFound,
-}
-
-/// The failures that were typed, in llm-d-inference-sim's words.
-fn failures(args: &FaultArgs) -> InjectedFailures {
-    let name = |kind: &FailureType| kind.to_possible_value().map(|value| value.get_name().to_owned());
-    let types = args.failure_types.iter().filter_map(name).collect();
-    InjectedFailures { percent: args.failure_injection_rate.unwrap_or_default(), types }
+fn failure_types() -> PossibleValuesParser {
+    PossibleValuesParser::new(FAILURE_TYPES.map(|(name, help)| PossibleValue::new(name).help(help)))
 }
 
 pub(in crate::cli) fn config(args: &FaultArgs) -> Result<Arc<ServerFaults>, Failure> {
     let faults = ServerFaults::new(lines(args)?, args.fault_headers);
-    faults.fail(failures(args)).map_err(Failure::input)?;
+    let percent = args.failure_injection_rate.unwrap_or_default();
+    faults.fail(InjectedFailures { percent, types: args.failure_types.clone() }).map_err(Failure::input)?;
     Ok(Arc::new(faults))
 }
 

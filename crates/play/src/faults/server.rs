@@ -267,9 +267,15 @@ pub fn fault_of_record(written: &RecordFault) -> Result<Fault, String> {
     Ok(fault)
 }
 
-/// Kinds of failures by their names in llm-d-inference-sim, which are kinds of faults too.
-pub const FAILURE_TYPES: [&str; 6] =
-    ["rate_limit", "invalid_api_key", "context_length", "server_error", "invalid_request", "model_not_found"];
+/// Kinds of failures by their names in llm-d-inference-sim, which are kinds of faults too, and what each is.
+pub const FAILURE_TYPES: [(&str, &str); 6] = [
+    ("rate_limit", "429"),
+    ("invalid_api_key", "401"),
+    ("context_length", "400: the prompt is too long"),
+    ("server_error", "503"),
+    ("invalid_request", "400: a parameter is out of its range"),
+    ("model_not_found", "404"),
+];
 
 /// Requests that fail, and how, in the words of llm-d-inference-sim: a percentage of them, and the kinds that they have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -286,10 +292,10 @@ impl InjectedFailures {
     /// # Errors
     /// A type that there is not.
     pub fn lines(&self) -> Result<Vec<Fault>, String> {
-        let all = FAILURE_TYPES.map(str::to_owned);
+        let all = FAILURE_TYPES.map(|(name, _)| name.to_owned());
         let types = if self.types.is_empty() { all.as_slice() } else { self.types.as_slice() };
         if let Some(other) = types.iter().find(|name| !all.contains(name)) {
-            return Err(format!("{other} is no type of failure: there are {}", FAILURE_TYPES.join(", ")));
+            return Err(format!("{other} is no type of failure: there are {}", all.join(", ")));
         }
         let share = f64::from(self.percent) / 100.0 / types.iter().map(|_| 1.0).sum::<f64>();
         let mut left = 1.0;
