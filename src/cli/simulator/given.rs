@@ -74,11 +74,6 @@ fn text(word: &OsString) -> String {
     word.to_string_lossy().into_owned()
 }
 
-/// Checks whether a file is one of flags in YAML, by its name.
-pub(super) fn is_yaml(path: &Path) -> bool {
-    path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml")
-}
-
 fn values(row: &SimulatorFlag, rest: &mut VecDeque<&OsString>) -> Result<Vec<String>, Failure> {
     match row.values {
         ValueCount::None => Ok(vec!["true".to_owned()]),
@@ -113,22 +108,23 @@ pub(super) fn is_true(name: &str, value: &str) -> Result<bool, Failure> {
     }
 }
 
-/// The flags of the YAML file that `--config` names, as arguments; `None` where it names none, or a TOML file.
-pub(super) fn yaml_arguments(typed: &[OsString]) -> Result<Option<Vec<OsString>>, Failure> {
+/// The arguments without a YAML file that `--config` names, and behind them its flags; a TOML file stays named.
+pub(super) fn with_yaml(typed: &[OsString]) -> Result<Vec<OsString>, Failure> {
+    let mut arguments = typed.to_vec();
     let named =
         typed.iter().enumerate().find_map(|(at, argument)| match argument.to_str()?.strip_prefix("--config")? {
-            "" => typed.get(at + 1).map(OsString::as_os_str),
-            rest => rest.strip_prefix('=').map(OsStr::new),
+            "" => Some((at..at + 2, typed.get(at + 1)?.as_os_str())),
+            rest => Some((at..at + 1, OsStr::new(rest.strip_prefix('=')?))),
         });
-    let Some(path) = named.map(Path::new) else { return Ok(None) };
-    if !is_yaml(path) {
-        return Ok(None);
+    let Some((words, path)) = named.map(|(words, path)| (words, Path::new(path))) else { return Ok(arguments) };
+    if !path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml") {
+        return Ok(arguments);
     }
+    arguments.drain(words);
     let shown = path.display();
     let text = bounded_read::read_text(path)
         .map_err(|error| Failure::usage(format!("cannot read the configuration file {shown}: {error}")))?;
     let node = yaml::parse(&text).map_err(|error| Failure::usage(format!("{shown}: {error}")))?;
-    let mut arguments = Vec::new();
     for entry in node.entries().ok_or_else(|| Failure::usage(format!("{shown}: flags and their values are needed")))? {
         let key = spelled(&entry.key);
         let mut flags = typed.iter().filter_map(|word| word.to_str()?.strip_prefix("--")?.split('=').next());
@@ -136,7 +132,7 @@ pub(super) fn yaml_arguments(typed: &[OsString]) -> Result<Option<Vec<OsString>>
             arguments.extend(flag_of(&key, &entry.value));
         }
     }
-    Ok(Some(arguments))
+    Ok(arguments)
 }
 
 /// A flag's name as it is known: some of the simulator's have `_`.

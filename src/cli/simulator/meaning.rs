@@ -1,10 +1,10 @@
 //! Flags of `play` for those of the simulator.
 
-use std::{num::NonZeroU32, path::Path};
+use std::num::NonZeroU32;
 
 use serde_json::{Map, Value, json};
 
-use super::{GivenFlags, SimulatorFlag, given::is_yaml, is_true, row_of};
+use super::{GivenFlags, SimulatorFlag, is_true, row_of};
 use crate::{
     base::units::parse_duration,
     cli::{
@@ -100,9 +100,7 @@ impl Meaning {
                 _ if is_off || values.is_empty() => {}
                 "none" => self.note(format!("--{name} has no effect: {note}")),
                 // A YAML file has been read; any other is for the program as a whole.
-                "some" if name == "config" && !values.iter().any(|path| is_yaml(Path::new(path))) => {
-                    self.set(name, values.join(" "));
-                }
+                "some" if name == "config" => self.set(name, values.join(" ")),
                 "some" | "default" => {}
                 "--synthetic" if SOURCES.iter().any(|source| given.has(source)) => {
                     self.note(format!("--{name} has no effect: another source is named"));

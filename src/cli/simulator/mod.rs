@@ -10,7 +10,7 @@
 mod given;
 mod meaning;
 
-use std::{any::TypeId, ffi::OsString, path::Path};
+use std::{any::TypeId, ffi::OsString, path::Path, sync::LazyLock};
 
 use clap::{
     Command,
@@ -23,7 +23,7 @@ use crate::cli::{
     values::Secret,
     vllm_flags::{self, ValueCount},
 };
-use given::{GivenFlags, is_true, yaml_arguments};
+use given::{GivenFlags, is_true, with_yaml};
 use meaning::Meaning;
 
 /// The name under which the program is that simulator.
@@ -78,14 +78,12 @@ pub(in crate::cli) fn translate(
     };
     let end = typed.iter().position(|argument| argument == "--").unwrap_or(typed.len());
     let (typed, after) = typed.split_at(end);
-    let from_file = yaml_arguments(typed)?;
-    let all: Vec<OsString> = typed.iter().chain(from_file.iter().flatten()).cloned().collect();
+    let all = with_yaml(typed)?;
     let given = GivenFlags::read(&all, has_name)?;
     if !has_name && !given.flags.iter().any(|(name, values)| is_only_the_simulators(command, name, values)) {
         let mut notes = Vec::new();
         let more = enables_adapters(&given, &mut notes);
-        let words = if from_file.is_some() { without_config(&all) } else { all };
-        let words = without_empty_words(command, words);
+        let words = without_empty_words(command, all);
         let arguments = before.into_iter().chain(words).chain(more).chain(after.iter().cloned()).collect();
         return Ok(Translated { arguments, notes, is_other: false });
     }
@@ -156,23 +154,8 @@ fn shown(command: &Command, flags: &[OsString]) -> String {
 
 /// Checks whether the values of a flag of `play` are never printed.
 fn is_secret(command: &Command, flag: &str) -> bool {
-    let name = flag.trim_start_matches('-').replace('_', "-");
-    let mut flags = command.find_subcommand("play").into_iter().flat_map(Command::get_arguments);
-    flags.any(|arg| arg.get_long() == Some(&*name) && arg.get_value_parser().type_id() == TypeId::of::<Secret>())
-}
-
-/// Arguments without the YAML file that has been read.
-fn without_config(arguments: &[OsString]) -> Vec<OsString> {
-    let mut kept = Vec::new();
-    let mut rest = arguments.iter();
-    while let Some(argument) = rest.next() {
-        match argument.to_str() {
-            Some("--config") => drop(rest.next()),
-            Some(text) if text.starts_with("--config=") => {}
-            _ => kept.push(argument.clone()),
-        }
-    }
-    kept
+    let name = flag.trim_start_matches("--").replace('_', "-");
+    vllm_flags::own_flag(command, &name).is_some_and(|flag| flag.get_value_parser().type_id() == TypeId::of::<Secret>())
 }
 
 /// Arguments without the empty words of templates, which would be models; those that are a flag's value stay.
@@ -205,19 +188,20 @@ fn is_only_the_simulators(command: &Command, name: &str, values: &[String]) -> b
 }
 
 fn rows() -> &'static [SimulatorFlag] {
-    static ROWS: std::sync::LazyLock<Vec<SimulatorFlag>> =
-        std::sync::LazyLock::new(|| TABLE.split('\n').filter(|line| !line.starts_with('#')).filter_map(row).collect());
+    static ROWS: LazyLock<Vec<SimulatorFlag>> = LazyLock::new(|| {
+        let row = |[name, values, becomes, note]: [&'static str; 4]| SimulatorFlag {
+            name,
+            values: ValueCount::read(values),
+            becomes,
+            note,
+        };
+        vllm_flags::columns(TABLE).map(row).collect()
+    });
     &ROWS
 }
 
 fn row_of(name: &str) -> Option<&'static SimulatorFlag> {
     rows().iter().find(|row| row.name == name)
-}
-
-fn row(line: &'static str) -> Option<SimulatorFlag> {
-    let mut columns = line.split('\t');
-    let (name, values) = (columns.next()?, ValueCount::read(columns.next()?));
-    Some(SimulatorFlag { name, values, becomes: columns.next()?, note: columns.next()? })
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@
 //! the table, under vLLM's spelling with `_`, too; `--no-FLAG` of a flag that is off is ignored. What stands after `--` is
 //! the wrapped command and stays as it is.
 
-use std::{collections::VecDeque, ffi::OsString};
+use std::{collections::VecDeque, ffi::OsString, sync::LazyLock};
 
-use clap::Command;
+use clap::{Arg, Command};
 
 const TABLE: &str = include_str!("table.tsv");
 
@@ -67,7 +67,6 @@ pub(in crate::cli) enum Misused {
 pub(in crate::cli) fn sort(command: &Command, arguments: &[OsString]) -> Result<Sorted, Misused> {
     let mut sorted = Sorted { kept: Vec::with_capacity(arguments.len()), passed_over: Vec::new() };
     let mut rest: VecDeque<&OsString> = arguments.iter().collect();
-    let own = own_flags(command);
     let (mut in_play, program) = (false, usize::from(!arguments.is_empty()));
     let command_at = command_at(command, arguments.get(program..).unwrap_or_default()).map(|at| at + program);
     while let Some(argument) = rest.pop_front() {
@@ -81,7 +80,7 @@ pub(in crate::cli) fn sort(command: &Command, arguments: &[OsString]) -> Result<
             sorted.kept.push(argument.clone());
             continue;
         }
-        match read(text, &own) {
+        match read(text, command) {
             ReadFlag::Kept => sorted.kept.push(argument.clone()),
             ReadFlag::Respelled(text) => sorted.kept.push(text.into()),
             ReadFlag::Off(name) => sorted.passed_over.push(name),
@@ -101,35 +100,50 @@ pub(in crate::cli) fn sort(command: &Command, arguments: &[OsString]) -> Result<
 
 /// The place of the command in arguments without the program: the first word that is no flag and no flag's value.
 pub(in crate::cli) fn command_at(command: &Command, arguments: &[OsString]) -> Option<usize> {
-    let takes_value = |flag: &str| {
-        let is_named = |arg: &clap::Arg| {
-            let long = flag.strip_prefix("--").is_some_and(|name| arg.get_long() == Some(name));
-            long || arg.get_short().is_some_and(|letter| flag == format!("-{letter}"))
-        };
-        command.get_arguments().any(|arg| is_named(arg) && arg.get_action().takes_values())
-    };
     let mut is_value = false;
     arguments.iter().take_while(|argument| *argument != "--").position(|argument| {
         let text = argument.to_str().unwrap_or_default();
-        let was_value = std::mem::replace(&mut is_value, takes_value(text));
+        let name = text.strip_prefix("--").unwrap_or(text);
+        let flag = command.get_arguments().find(|flag| text.starts_with('-') && has_name(flag, name));
+        let takes_value = flag.is_some_and(|flag| flag.get_action().takes_values());
+        let was_value = std::mem::replace(&mut is_value, takes_value);
         !was_value && !text.starts_with('-')
     })
 }
 
+/// Finds a flag of the program or of `play` by one of its names; that of one letter has its dash.
+pub(in crate::cli) fn own_flag<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
+    let play = command.find_subcommand("play");
+    let mut flags = command.get_arguments().chain(play.into_iter().flat_map(Command::get_arguments));
+    flags.find(|flag| has_name(flag, name))
+}
+
+fn has_name(flag: &Arg, name: &str) -> bool {
+    match name.strip_prefix('-') {
+        Some(letter) => flag.get_short().is_some_and(|short| letter.chars().eq([short])),
+        None => {
+            let mut aliases = flag.get_all_aliases().into_iter().flatten();
+            flag.get_long() == Some(name) || aliases.any(|alias| alias == name)
+        }
+    }
+}
+
+fn is_own(command: &Command, name: &str) -> bool {
+    name == "help" || own_flag(command, name).is_some()
+}
+
 /// Checks whether a flag is `play`'s own, or one of vLLM's.
 pub(in crate::cli) fn is_known(command: &Command, name: &str) -> bool {
-    own_flags(command).iter().any(|own| own == name) || row_of(name).is_some()
+    is_own(command, name) || row_of(name).is_some()
 }
 
 /// Checks whether the next word belongs to a flag of `play` or of vLLM that stands without `=`.
 pub(in crate::cli) fn takes_value(command: &Command, flag: &str) -> bool {
     let name = flag.strip_prefix("--").map_or_else(|| flag.to_owned(), |long| long.replace('_', "-"));
-    let play = command.find_subcommand("play");
-    let mut own = command.get_arguments().chain(play.into_iter().flat_map(Command::get_arguments));
-    if let Some(arg) = own.find(|arg| names(arg).contains(&name)) {
-        return arg.get_action().takes_values();
+    match own_flag(command, &name) {
+        Some(flag) => flag.get_action().takes_values(),
+        None => !name.starts_with("no-") && row_of(&name).is_none_or(|row| row.values != ValueCount::None),
     }
-    !name.starts_with("no-") && row_of(&name).is_none_or(|row| row.values != ValueCount::None)
 }
 
 enum ReadFlag {
@@ -143,15 +157,15 @@ enum ReadFlag {
     Theirs { name: String, row: &'static FlagRow, value: Option<String> },
 }
 
-fn read(text: &str, own: &[String]) -> ReadFlag {
+fn read(text: &str, command: &Command) -> ReadFlag {
     let (flag, value) = text.split_once('=').map_or((text, None), |(flag, value)| (flag, Some(value.to_owned())));
     let Some(long) = flag.strip_prefix("--") else {
-        if own.iter().any(|own| own == flag) {
+        if is_own(command, flag) {
             return ReadFlag::Kept;
         }
         return match row_of(flag) {
             // -dp 2
-            Some(row) if own.iter().any(|own| own == first(row)) => {
+            Some(row) if is_own(command, first(row)) => {
                 ReadFlag::Respelled(text.replacen(flag, &format!("--{}", first(row)), 1))
             }
             Some(row) => ReadFlag::Theirs { name: first(row).to_owned(), row, value },
@@ -163,8 +177,7 @@ fn read(text: &str, own: &[String]) -> ReadFlag {
         };
     };
     let name = long.replace('_', "-");
-    let is_own = |name: &str| own.iter().any(|own| own == name);
-    if is_own(&name) {
+    if is_own(command, &name) {
         let respelled = || text.replacen(long, &name, 1);
         return if name == long { ReadFlag::Kept } else { ReadFlag::Respelled(respelled()) };
     }
@@ -174,7 +187,7 @@ fn read(text: &str, own: &[String]) -> ReadFlag {
     match row_of(stem) {
         Some(_) if positive != name => ReadFlag::Off(name),
         Some(row) => ReadFlag::Theirs { name, row, value },
-        None if is_own(positive) => ReadFlag::Off(name),
+        None if is_own(command, positive) => ReadFlag::Off(name),
         None => ReadFlag::Kept,
     }
 }
@@ -208,36 +221,29 @@ fn first(row: &FlagRow) -> &'static str {
     row.names.split(',').next().unwrap_or_default()
 }
 
-/// The names of `play`'s own flags; those of one letter with their dash.
-fn own_flags(command: &Command) -> Vec<String> {
-    let play = command.find_subcommand("play");
-    let flags = command.get_arguments().chain(play.into_iter().flat_map(Command::get_arguments));
-    flags.flat_map(names).chain(["help".to_owned()]).collect()
-}
-
-/// The names of a flag; that of one letter with its dash.
-fn names(arg: &clap::Arg) -> Vec<String> {
-    let long = arg.get_long().into_iter().chain(arg.get_all_aliases().unwrap_or_default());
-    let short = arg.get_short().map(|letter| format!("-{letter}"));
-    long.map(str::to_owned).chain(short).collect()
-}
-
 fn rows() -> &'static [FlagRow] {
-    static ROWS: std::sync::LazyLock<Vec<FlagRow>> =
-        std::sync::LazyLock::new(|| TABLE.split('\n').filter(|line| !line.starts_with('#')).filter_map(row).collect());
+    static ROWS: LazyLock<Vec<FlagRow>> = LazyLock::new(|| {
+        let row = |[names, values, becomes, harmless, reason]: [&'static str; 5]| FlagRow {
+            names,
+            values: ValueCount::read(values),
+            refused: becomes == "refused",
+            harmless,
+            reason,
+        };
+        columns(TABLE).map(row).collect()
+    });
     &ROWS
+}
+
+/// The rows of a table of so many columns, which tabs separate; lines of `#` are none.
+pub(in crate::cli) fn columns<const N: usize>(table: &str) -> impl Iterator<Item = [&str; N]> {
+    let lines = table.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| line.split('\t').collect::<Vec<_>>().try_into().ok())
 }
 
 /// The row of a flag, by one of its names.
 fn row_of(name: &str) -> Option<&'static FlagRow> {
     rows().iter().find(|row| row.names.split(',').any(|known| known == name))
-}
-
-fn row(line: &'static str) -> Option<FlagRow> {
-    let mut columns = line.split('\t');
-    let names = columns.next()?;
-    let (values, refused) = (ValueCount::read(columns.next()?), columns.next()? == "refused");
-    Some(FlagRow { names, values, refused, harmless: columns.next()?, reason: columns.next()? })
 }
 
 #[cfg(test)]
