@@ -13,11 +13,13 @@ use clap::{
     Arg, ArgMatches, Command,
     builder::{BoolishValueParser, Resettable, TypedValueParser},
     error::{ContextKind, ContextValue},
-    parser::ValueSource,
 };
 use toml::{Table, Value};
 
-use crate::base::bounded_read;
+use crate::{
+    base::bounded_read,
+    cli::flags::{is_typed, likely},
+};
 
 /// A configuration file that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -99,7 +101,7 @@ fn is_engine(command: &Command, matches: &ArgMatches) -> bool {
     let play = command.find_subcommand("play").into_iter().flat_map(Command::get_arguments);
     let of_file = play.filter(|arg| arg.get_id() == "engine").find_map(|arg| arg.get_default_values().first());
     match typed.value_source("engine") {
-        Some(ValueSource::CommandLine | ValueSource::EnvVariable) => typed.get_one("engine").copied().unwrap_or(false),
+        Some(_) if is_typed(typed, "engine") => typed.get_one("engine").copied().unwrap_or(false),
         // A line with a mistake has no defaults.
         None => false,
         Some(_) => of_file
@@ -148,13 +150,8 @@ fn flag<'a>(command: &'a Command, key: &str) -> Result<&'a Arg, String> {
     let flags = || command.get_arguments().filter(|arg| arg.get_id() != "config");
     flags().find(|arg| arg.get_long() == Some(key)).ok_or_else(|| {
         let tables = command.get_subcommands().filter(|child| !child.is_hide_set()).map(Command::get_name);
-        let nearest = flags()
-            .filter_map(Arg::get_long)
-            .chain(tables)
-            .map(|name| (strsim::jaro_winkler(key, name), name))
-            .filter(|(likeness, _)| *likeness > 0.7)
-            .max_by(|a, b| a.0.total_cmp(&b.0));
-        let advice = nearest.map(|(_, name)| format!("; did you mean `{name}`?")).unwrap_or_default();
+        let likely = likely(key, flags().filter_map(Arg::get_long).chain(tables));
+        let advice = likely.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
         format!("`{key}` is not a flag of `{}`{advice}", command.get_name())
     })
 }
@@ -179,12 +176,8 @@ fn conflict(command: &Command, arg: &Arg, other: &str) -> bool {
 }
 
 fn is_overruled(command: &Command, arg: &Arg, matches: &ArgMatches) -> bool {
-    let given =
-        |id: &str| matches!(matches.value_source(id), Some(ValueSource::CommandLine | ValueSource::EnvVariable));
-    command
-        .get_arguments()
-        .map(|other| other.get_id().as_str())
-        .any(|other| conflict(command, arg, other) && given(other))
+    let mut others = command.get_arguments().map(|other| other.get_id().as_str());
+    others.any(|other| conflict(command, arg, other) && is_typed(matches, other))
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ impl<'a> Typed<'a> {
 
     /// Returns true if the command line or the environment has a flag.
     pub(in crate::cli) fn is_typed(&self, id: &str) -> bool {
-        matches!(self.matches.value_source(id), Some(ValueSource::CommandLine | ValueSource::EnvVariable))
+        is_typed(self.matches, id)
     }
 
     /// Returns true if a flag has another value than its default.
@@ -63,6 +63,17 @@ impl<'a> Typed<'a> {
         };
         raw.into_iter().flatten().map(|value| named(&value.to_string_lossy())).collect()
     }
+}
+
+/// Returns true if the command line or the environment has the value of a flag.
+pub(in crate::cli) fn is_typed(matches: &ArgMatches, id: &str) -> bool {
+    matches!(matches.value_source(id), Some(ValueSource::CommandLine | ValueSource::EnvVariable))
+}
+
+/// Finds the name that was probably meant by a word.
+pub(in crate::cli) fn likely<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let alike = names.map(|name| (strsim::jaro_winkler(word, name), name)).filter(|(likeness, _)| *likeness > 0.7);
+    alike.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)
 }
 
 /// The long name of a flag, or that of what stands alone.

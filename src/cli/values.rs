@@ -35,14 +35,11 @@ use crate::{
 
 /// A type whose variants are the values of a flag. It stands for clap's `ValueEnum`, which only the crate of the type could implement.
 pub(in crate::cli) trait FlagValue: Clone + Send + Sync + 'static {
-    const VARIANTS: &[Self];
-
-    /// Value and help; `None` for a variant that no flag may choose.
-    fn value(&self) -> Option<(&'static str, &'static str)>;
+    /// The variants that a flag may choose, each with its value and help.
+    const VALUES: &[(Self, &str, &str)];
 
     fn named(value: &str) -> Option<Self> {
-        let is_named = |variant: &&Self| variant.value().is_some_and(|(own, _)| own == value);
-        Self::VARIANTS.iter().find(is_named).cloned()
+        Self::VALUES.iter().find(|(_, own, _)| *own == value).map(|(variant, ..)| variant.clone())
     }
 }
 
@@ -53,24 +50,25 @@ pub(in crate::cli) fn one_of<T: FlagValue>() -> impl TypedValueParser<Value = T>
 
 /// As [`one_of`]; help and completions show these values only, and any other one is refused by what takes it.
 pub(in crate::cli) fn one_of_those<T: FlagValue>(are_shown: impl Fn(&T) -> bool) -> impl TypedValueParser<Value = T> {
-    let values = T::VARIANTS.iter().filter_map(|variant| variant.value().zip(Some(are_shown(variant))));
-    PossibleValuesParser::new(values.map(|((value, help), shown)| PossibleValue::new(value).help(help).hide(!shown)))
+    let value = |(variant, value, help): &(T, &'static str, &'static str)| {
+        PossibleValue::new(*value).help(*help).hide(!are_shown(variant))
+    };
+    PossibleValuesParser::new(T::VALUES.iter().map(value))
         .try_map(|typed| T::named(&typed).ok_or("not one of the values"))
 }
 
-/// Implements [`FlagValue`]: each variant with its value and its help; those behind `-` have no value.
+/// Implements [`FlagValue`]: each variant with its value and its help; those behind `-` have no value, and a variant without a line does not
+/// compile.
 macro_rules! values {
     ($($type:ty { $($variant:ident $value:literal $help:literal,)+ $(- $hidden:ident)? })+) => {$(
         impl FlagValue for $type {
-            const VARIANTS: &[Self] = &[$(Self::$variant),+];
-
-            fn value(&self) -> Option<(&'static str, &'static str)> {
-                match self {
-                    $(Self::$variant => Some(($value, $help)),)+
-                    $(Self::$hidden => None,)?
-                }
-            }
+            const VALUES: &[(Self, &str, &str)] = &[$((Self::$variant, $value, $help)),+];
         }
+
+        const _: fn($type) = |variant| match variant {
+            $(<$type>::$variant => {})+
+            $(<$type>::$hidden => {})?
+        };
     )+};
 }
 

@@ -34,7 +34,7 @@ pub(in crate::cli) fn requested(program: &Command, arguments: &[OsString]) -> Re
     let program = built(program);
     let (before, help) = words.split_at(at);
     let Some((help, after)) = help.split_first() else { return Ok(None) };
-    let mut command = before.iter().fold(&program, |command, word| command.find_subcommand(word).unwrap_or(command));
+    let mut command = named(&program, before);
     let mut after = help.strip_prefix("--help=").into_iter().chain(after.iter().copied()).peekable();
     while let Some(child) = after.peek().and_then(|word| command.find_subcommand(word)) {
         command = child;
@@ -58,9 +58,12 @@ pub(in crate::cli) fn in_place_of(mut error: clap::Error, program: &Command, arg
         return error;
     }
     let program = built(program);
-    let descend = |command, word: &&str| Command::find_subcommand(command, word).unwrap_or(command);
-    let command = words(arguments).iter().fold(&program, descend);
-    printed(screen::of(command).arg_required_else_help(true), &[])
+    printed(screen::of(named(&program, &words(arguments))).arg_required_else_help(true), &[])
+}
+
+/// The command that words name, whatever else is among them.
+fn named<'a>(program: &'a Command, words: &[&str]) -> &'a Command {
+    words.iter().fold(program, |command, word| command.find_subcommand(word).unwrap_or(command))
 }
 
 /// What was typed for the program itself, not for a command that it runs.

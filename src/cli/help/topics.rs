@@ -2,7 +2,7 @@
 
 use clap::{Arg, ArgAction, Command};
 
-use crate::cli::failure::Failure;
+use crate::cli::{failure::Failure, flags::likely};
 
 /// Heading of the flags that have none.
 const REST: &str = "Options";
@@ -86,8 +86,7 @@ pub(super) fn unknown(command: &Command, topics: &[Topic], word: &str) -> Failur
     let name = command.get_bin_name().unwrap_or_default();
     let words: Vec<&str> = topics.iter().map(|topic| topic.word.as_str()).collect();
     let names = words.iter().copied().chain(shown(command).filter_map(Arg::get_long));
-    let likely = names.map(|known| (strsim::jaro_winkler(word, known), known)).filter(|(likeness, _)| *likeness > 0.8);
-    let likely = likely.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| format!("did you mean `{known}`? "));
+    let likely = likely(word, names).map(|known| format!("did you mean `{known}`? "));
     Failure::usage(format!("`{name} --help` has no topic and no flag `{word}`")).hint(format!(
         "{}topics: {}, all",
         likely.unwrap_or_default(),
