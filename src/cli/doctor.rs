@@ -216,11 +216,7 @@ async fn tokenizer(spec: Option<String>) -> Result<(CheckLine, Option<Tokenizer>
 }
 
 fn reason(failure: &Failure) -> String {
-    let text = failure.text();
-    let lines = text.lines().filter(|line| !line.starts_with("hint: "));
-    let parts: Vec<&str> =
-        lines.map(|line| line.trim_start_matches("error: ").trim_start_matches("  caused by: ")).collect();
-    one_line(&parts.join(": ")).into_owned()
+    one_line(&failure.chain().join(": ")).into_owned()
 }
 
 async fn upstream(url: &UpstreamUrl, reach: &UpstreamOptions) -> CheckLine {

@@ -87,17 +87,16 @@ impl Failure {
         self.exit.into()
     }
 
-    /// Formats the chain of causes; a cause that an error's own text ends with is not repeated.
+    /// The error and its causes; a cause that an error's own text ends with is not repeated.
+    pub(in crate::cli) fn chain(&self) -> Vec<String> {
+        let mut chain: Vec<String> = causes(&*self.error).map(ToString::to_string).collect();
+        chain.dedup_by(|cause, error| error.ends_with(&*cause));
+        chain
+    }
+
+    /// Formats the chain of causes.
     pub(in crate::cli) fn text(&self) -> String {
-        let mut last = self.error.to_string();
-        let mut text = format!("error: {last}\n");
-        for cause in causes(&*self.error).skip(1) {
-            let words = cause.to_string();
-            if !last.ends_with(&words) {
-                text.push_str(&format!("  caused by: {words}\n"));
-            }
-            last = words;
-        }
+        let mut text = format!("error: {}\n", self.chain().join("\n  caused by: "));
         if let Some(hint) = &self.hint {
             text.push_str(&format!("hint: {hint}\n"));
         }
@@ -158,7 +157,7 @@ failures! {
 }
 
 /// Bad input that the error quotes: secrets in it are not shown.
-fn quoting(error: impl Display) -> Failure {
+pub(in crate::cli) fn quoting(error: impl Display) -> Failure {
     Failure::input(shown(&error.to_string()))
 }
 

@@ -112,7 +112,7 @@ fn parse(arguments: &[OsString]) -> Result<Cli, Stop> {
     }
     notes.iter().for_each(|note| output::note(&format!("{note}\n")));
     let vllm_flags::Sorted { kept, passed_over } =
-        vllm_flags::sort(&command, &arguments).map_err(|error| Stop::Failed(Failure::new(Exit::Usage, error)))?;
+        vllm_flags::sort(&command, &arguments).map_err(|error| Stop::Failed(Failure::usage(error)))?;
     for flag in passed_over {
         output::note(&format!("--{flag} is vLLM's and has no effect here\n"));
     }

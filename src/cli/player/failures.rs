@@ -1,10 +1,11 @@
 //! Errors of cassettes and of their player as those of the program.
 
+use std::io::ErrorKind::{NotFound, Unsupported};
+
 use crate::{
     cli::{
         cassette::convert,
-        failure::{Exit, Failure},
-        redaction::shown,
+        failure::{Failure, quoting},
     },
     recording::cassette::CassetteError,
     replay::player::CassettePlayerError,
@@ -12,25 +13,18 @@ use crate::{
 
 impl From<CassetteError> for Failure {
     fn from(error: CassetteError) -> Self {
-        let exit = match &error {
-            CassetteError::Wrong { .. } => Exit::BadInput,
-            CassetteError::Object { .. } => Exit::Usage,
-            CassetteError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Exit::BadInput,
-            // Without object storage.
-            CassetteError::Io { source, .. } if source.kind() == std::io::ErrorKind::Unsupported => Exit::Usage,
-            CassetteError::Io { .. }
-            | CassetteError::Busy { .. }
-            | CassetteError::Unfinished { .. }
-            | CassetteError::Changed { .. } => Exit::Environment,
-        };
         match &error {
-            // It may quote what is wrong.
             CassetteError::Wrong { path, .. } => {
-                let failure = Self::new(exit, shown(&error.to_string()));
+                let failure = quoting(&error);
                 let hint = "another tool wrote it: `vllm-vcr cassette convert FROM TO` converts it to a cassette";
                 if convert::is_of_another_tool(path) { failure.hint(hint) } else { failure }
             }
-            _ => Self::new(exit, error),
+            CassetteError::Object { .. } => Self::usage(error),
+            CassetteError::Io { source, .. } if matches!(source.kind(), NotFound | Unsupported) => Self::input(error),
+            CassetteError::Io { .. }
+            | CassetteError::Busy { .. }
+            | CassetteError::Unfinished { .. }
+            | CassetteError::Changed { .. } => Self::environment(error),
         }
     }
 }
