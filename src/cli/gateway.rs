@@ -1,6 +1,7 @@
 //! Flags of a gateway between a server and a client of this program: `prove` and `sweep`.
 
 use std::{
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -13,6 +14,7 @@ use tokio::net::TcpListener;
 use crate::{
     cli::{
         failure::Failure,
+        output,
         values::{Secret, host_and_port, some_time, with_unit},
     },
     net::{
@@ -90,6 +92,14 @@ impl GatewayArgs {
     pub(in crate::cli) async fn listener(&self) -> Result<TcpListener, Failure> {
         let listen = self.listen.clone().unwrap_or_else(|| format!("127.0.0.1:{}", self.upstream_port));
         Ok(server::bind(&listen).await?)
+    }
+
+    /// Prints where the gateway has to find its upstream, and what is served there.
+    pub(in crate::cli) fn announce(&self, served: &str, address: SocketAddr) {
+        let Self { model, via, .. } = self;
+        output::note(&format!(
+            "{served} on http://{address} for model {model}: set this address as the upstream of {via}\n"
+        ));
     }
 
     pub(in crate::cli) fn client(&self) -> Result<StreamClient, Failure> {

@@ -106,12 +106,7 @@ pub(in crate::cli) fn run(args: ProveArgs) -> Result<ExitCode, Failure> {
         }
         let mut prover = prover(&args).await?;
         let address = prover.behind.address;
-        output::note(&format!(
-            "{} streams on http://{address} for model {}: set this address as the upstream of {}\n",
-            prover.streams.len(),
-            args.gateway.model,
-            args.gateway.via
-        ));
+        args.gateway.announce(&format!("{} streams", prover.streams.len()), address);
         let plan = plan(&args, address);
         let proof = prover.prove(&plan, shutdown.requested()).await?;
         save(&args, &proof)?;

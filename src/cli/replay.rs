@@ -162,11 +162,7 @@ fn setup(args: &ReplayArgs) -> Result<Drive, Failure> {
         return Err(Failure::usage(message));
     }
     let mut headers = args.header.clone();
-    if args.api_key.as_ref().is_some_and(|key| HeaderValue::from_str(&key.0).is_err()) {
-        return Err(Failure::usage(
-            "--api-key: the key has characters that are not allowed in a header, such as a line break",
-        ));
-    }
+    gateway::headers(&[], args.api_key.as_ref())?;
     if let Some(key) = &args.api_key {
         headers.push((http::header::AUTHORIZATION, format!("Bearer {}", key.0)));
     }

@@ -80,13 +80,7 @@ pub(in crate::cli) fn run(args: SweepArgs) -> Result<ExitCode, Failure> {
     runtime::run(|shutdown| async move {
         server::raise_descriptor_limit();
         let sweeper = sweeper(&args).await?;
-        output::note(&format!(
-            "{} cells on http://{} for model {}: set this address as the upstream of {}\n",
-            sweeper.plan.cells.len(),
-            sweeper.behind.address,
-            args.gateway.model,
-            args.gateway.via
-        ));
+        args.gateway.announce(&format!("{} cells", sweeper.plan.cells.len()), sweeper.behind.address);
         let report = sweeper.sweep(shutdown.requested()).await?;
         if let Some(path) = &args.junit {
             output::save(path, &junit_file(&report))?;

@@ -3,7 +3,6 @@
 use std::{net::SocketAddr, process::ExitCode, str::FromStr};
 
 use clap::{Args, builder::NonEmptyStringValueParser};
-use tokio::sync::oneshot;
 
 use crate::{
     cli::{
@@ -137,8 +136,7 @@ pub(in crate::cli) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
         let ends = (&*format!("{SCHEME}{at}"), &*format!("{SCHEME}{front_end}"));
         let tap = EngineCoreTap::start(EngineCoreSetup { setup: setup.clone(), front_end: front_end.clone(), model })?;
         output::note(&greeting(ends, &setup, tap.handle().trace()));
-        let (stop, stopped) = oneshot::channel::<()>();
-        serve_admin(tap.handle(), admin, stopped)?;
+        let stop = serve_admin(tap.handle(), admin)?;
         let report = tap.serve(listener, shutdown.requested()).await?;
         drop(stop);
         conclude(report)?;

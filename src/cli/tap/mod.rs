@@ -51,8 +51,7 @@ pub(in crate::cli) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
         let admin = admin_listener(admin.as_deref(), admin_may_be_remote).await?;
         let tap = Tap::start(setup.clone()).await?;
         output::note(&greeting((&at, &setup.config.upstream.to_string()), &setup, tap.handle().trace()));
-        let (stop, stopped) = oneshot::channel::<()>();
-        serve_admin(tap.handle(), admin, stopped)?;
+        let stop = serve_admin(tap.handle(), admin)?;
         let environment = child::ChildEnvironment { root: &at, ..child::ChildEnvironment::default() };
         let mut child = child::start(&command, &environment)?;
         let mut code = None;
@@ -72,8 +71,9 @@ async fn admin_listener(address: Option<&str>, may_be_remote: bool) -> Result<Op
     Ok(Some(server::bind(address).await?))
 }
 
-/// Serves counts and health until `stopped`, and rotates the trace at each SIGHUP.
-fn serve_admin(handle: Handle, listener: Option<TcpListener>, stopped: oneshot::Receiver<()>) -> Result<(), Failure> {
+/// Serves counts and health until what it returns is dropped, and rotates the trace at each SIGHUP.
+fn serve_admin(handle: Handle, listener: Option<TcpListener>) -> Result<oneshot::Sender<()>, Failure> {
+    let (stop, stopped) = oneshot::channel::<()>();
     if let Some(listener) = listener {
         let address = listener.local_addr().map_err(Failure::environment)?;
         output::note(&format!("metrics at http://{address}/metrics\n"));
@@ -81,7 +81,8 @@ fn serve_admin(handle: Handle, listener: Option<TcpListener>, stopped: oneshot::
             let _ended = stopped.await;
         }));
     }
-    runtime::at_hangups(move || handle.rotate())
+    runtime::at_hangups(move || handle.rotate())?;
+    Ok(stop)
 }
 
 /// Prints the summary; an error where the trace could not be written at the end.
