@@ -7,9 +7,9 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt, Collected, Full, LengthLimitError, Limited, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 use tokio::sync::watch;
 
@@ -67,25 +67,19 @@ pub enum NotWhole {
 ///
 /// # Errors
 /// When it is larger, or ends early.
-pub async fn receive_whole<B: Body<Data = Bytes> + Unpin>(mut body: B, most: usize) -> Result<Bytes, NotWhole> {
+pub async fn receive_whole<B>(body: B, most: usize) -> Result<Bytes, NotWhole>
+where
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>>,
+{
     if usize::try_from(body.size_hint().lower()).is_ok_and(|announced| announced > most) {
         return Err(NotWhole::TooLarge);
     }
-    let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(|_| NotWhole::BrokeOff)?.into_data() else { continue };
-        if first.len() + rest.len() + data.len() > most {
-            return Err(NotWhole::TooLarge);
-        }
-        // Most bodies come in one piece, which is taken as it is.
-        if first.is_empty() && rest.is_empty() {
-            first = data;
-        } else {
-            rest.extend_from_slice(&std::mem::take(&mut first));
-            rest.extend_from_slice(&data);
-        }
-    }
-    Ok(if rest.is_empty() { first } else { rest.freeze() })
+    let received = Limited::new(body, most).collect().await;
+    // Most bodies come in one piece, which is taken as it is.
+    received.map(Collected::to_bytes).map_err(|error| match error.is::<LengthLimitError>() {
+        true => NotWhole::TooLarge,
+        false => NotWhole::BrokeOff,
+    })
 }
 
 /// Sign that the server is shutting down.

@@ -45,8 +45,8 @@ impl UpstreamBody {
                     self.pool.give_back(connection);
                 }
             }
-            IncomingBody::Events(_) | IncomingBody::LastEvents(_) | IncomingBody::Done => {
-                if let IncomingBody::Events(events) = std::mem::replace(&mut self.body, IncomingBody::Done)
+            body => {
+                if let IncomingBody::Events { events, is_last: false } = std::mem::replace(body, IncomingBody::Done)
                     && let Some(io) = events.into_idle()
                 {
                     self.pool.give_back_socket(io);
@@ -60,7 +60,7 @@ impl IncomingBody {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UpstreamBodyError>>> {
         match self {
             Self::Hyper(body, connection) => poll_hyper(body, connection, cx).map_err(UpstreamBodyError::Http),
-            Self::Events(events) | Self::LastEvents(events) => events.poll_frame(cx),
+            Self::Events { events, .. } => events.poll_frame(cx),
             Self::Done => Poll::Ready(None),
         }
     }
@@ -68,7 +68,7 @@ impl IncomingBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Hyper(body, _) => body.is_end_stream(),
-            Self::Events(_) | Self::LastEvents(_) => false,
+            Self::Events { .. } => false,
             Self::Done => true,
         }
     }
@@ -118,7 +118,7 @@ impl Body for UpstreamBody {
     fn size_hint(&self) -> SizeHint {
         match &self.body {
             IncomingBody::Hyper(body, _) => body.size_hint(),
-            IncomingBody::Events(_) | IncomingBody::LastEvents(_) | IncomingBody::Done => SizeHint::default(),
+            IncomingBody::Events { .. } | IncomingBody::Done => SizeHint::default(),
         }
     }
 }

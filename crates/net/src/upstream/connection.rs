@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderValue, Request, Response, StatusCode, Version, header};
-use http_body::{Body, Frame, SizeHint};
+use http_body::Body;
 use hyper::{
     body::Incoming,
     client::conn::http1::{self, SendRequest},
@@ -30,27 +30,27 @@ use super::{
     connector::Io,
     head_limit::{HeadLimit, HeadLimited},
     headers::named_by_connection,
+    relay::{BodyObserver, Observed},
     url::Transport,
 };
-use crate::server::BodyError;
+use crate::server::{BodyError, RequestBody};
 
 /// An open connection. It reads and writes only while it is polled.
 pub(super) struct Connection {
-    sender: SendRequest<TrackedBody>,
-    driver: Box<http1::Connection<TokioIo<HeadLimited<Io>>, TrackedBody>>,
+    sender: SendRequest<SentBody>,
+    driver: Box<http1::Connection<TokioIo<HeadLimited<Io>>, SentBody>>,
     limit: HeadLimit,
-    /// hyper has taken the whole body of the request.
-    has_ended: Arc<AtomicBool>,
+    body_end: BodyEnd,
 }
+
+type SentBody = Observed<RequestBody, BodyEnd>;
 
 /// The body of a response while it arrives.
 pub(super) enum IncomingBody {
     /// A body that hyper reads; without connection where that has ended or is managed by hyper's client.
     Hyper(Incoming, Option<Connection>),
-    /// A stream of events; the connection can be used again after it.
-    Events(Chunked<Io>),
-    /// A stream of events; the connection closes after it.
-    LastEvents(Chunked<Io>),
+    /// A stream of events, and whether the connection closes after it.
+    Events { events: Chunked<Io>, is_last: bool },
     /// The end was reached, or the body failed.
     Done,
 }
@@ -89,16 +89,16 @@ impl Connection {
         // hyper copies head and body into one buffer, which is cheaper than a vectored write.
         builder.writev(false);
         let (sender, driver) = builder.handshake(TokioIo::new(io)).await?;
-        Ok(Self { sender, driver: Box::new(driver), limit, has_ended: Arc::default() })
+        Ok(Self { sender, driver: Box::new(driver), limit, body_end: BodyEnd::default() })
     }
 
     /// Sends a request and waits for the head of its response.
     /// Errors: when the connection ends before; with the request, where nothing of it was sent.
     pub(super) async fn send(self, request: Request<OutgoingBody>) -> Result<Response<IncomingBody>, Box<Unsent>> {
-        let Self { mut sender, driver, limit, has_ended } = self;
+        let Self { mut sender, driver, limit, body_end } = self;
         limit.allow_head();
-        has_ended.store(request.body().is_end_stream(), Relaxed);
-        let request = request.map(|body| TrackedBody { body, has_ended: Arc::clone(&has_ended) });
+        body_end.0.store(request.body().is_end_stream(), Relaxed);
+        let request = request.map(|body| Observed::new(body, body_end.clone()));
         let mut driver = Some(driver);
         let received = {
             let mut sending = pin!(sender.try_send_request(request));
@@ -124,10 +124,10 @@ impl Connection {
             .await
         };
         match (received, driver) {
-            (Ok(response), Some(driver)) => Ok(Self { sender, driver, limit, has_ended }.with_body(response)),
+            (Ok(response), Some(driver)) => Ok(Self { sender, driver, limit, body_end }.with_body(response)),
             (Ok(response), None) => Ok(response.map(|body| IncomingBody::Hyper(body, None))),
             (Err(mut failed), _) => {
-                let request = failed.take_message().map(|request| request.map(|outgoing| outgoing.body));
+                let request = failed.take_message().map(|request| request.map(Observed::into_body));
                 Err(Box::new(Unsent { request, error: failed.into_error() }))
             }
         }
@@ -136,7 +136,7 @@ impl Connection {
     /// Selects the reader of a response's body: [`Chunked`] for a stream of events, hyper for all others.
     fn with_body(self, response: Response<Incoming>) -> Response<IncomingBody> {
         // hyper must have nothing left to write when the connection is taken from it.
-        let is_sent = self.has_ended.load(Relaxed) && !self.limit.is_write_pending();
+        let is_sent = self.body_end.0.load(Relaxed) && !self.limit.is_write_pending();
         if !(is_sent && self.limit.is_reached() && is_chunked_events(&response)) {
             self.limit.allow_all();
             return response.map(|body| IncomingBody::Hyper(body, Some(self)));
@@ -146,7 +146,7 @@ impl Connection {
         let (io, after) = parts.io.into_inner().into_parts();
         let unread = if parts.read_buf.is_empty() { after } else { [&parts.read_buf[..], &after].concat().into() };
         let events = Chunked::new(io, unread);
-        response.map(|_| if is_last { IncomingBody::LastEvents(events) } else { IncomingBody::Events(events) })
+        response.map(|_| IncomingBody::Events { events, is_last })
     }
 
     /// Reads and writes as far as possible; ready when the connection has ended.
@@ -182,31 +182,15 @@ fn is_chunked_events(response: &Response<Incoming>) -> bool {
         && codings.next().is_none()
 }
 
-/// The body of a request, which records when hyper has taken all of it.
-#[derive(Debug)]
-pub(super) struct TrackedBody {
-    body: OutgoingBody,
-    has_ended: Arc<AtomicBool>,
-}
+/// Whether hyper has taken the whole body of the request.
+#[derive(Debug, Clone, Default)]
+struct BodyEnd(Arc<AtomicBool>);
 
-impl Body for TrackedBody {
-    type Data = Bytes;
-    type Error = BodyError;
+impl BodyObserver for BodyEnd {
+    fn data(&mut self, _: &Bytes) {}
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
-        if frame.is_none() || self.body.is_end_stream() {
-            self.has_ended.store(true, Relaxed);
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+    fn end(&mut self, _: Option<&BodyError>) {
+        self.0.store(true, Relaxed);
     }
 }
 

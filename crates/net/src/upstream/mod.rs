@@ -24,7 +24,7 @@ mod pool;
 mod relay;
 mod url;
 
-use std::{error::Error, sync::Arc, time::Duration};
+use std::{error::Error, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -120,10 +120,12 @@ impl Upstream {
             request.headers_mut().insert(header::HOST, host);
         }
         let is_driven = !is_upgrade && matches!(self.url.transport(), Transport::Http | Transport::Unix(_));
-        let received = match self.options.response_timeout {
-            None if is_driven => self.drive(request),
-            None => self.delegate(request),
-            Some(limit) => self.in_time(limit, request, is_driven),
+        let received: Receiving<'_> = if is_driven { Box::pin(self.drive(request)) } else { self.delegate(request) };
+        let received: Receiving<'_> = match self.options.response_timeout {
+            None => received,
+            Some(limit) => {
+                Box::pin(async move { timeout(limit, received).await.map_err(|_| UpstreamFailure::TimedOut(limit))? })
+            }
         };
         let mut response = received.await.map_err(|source| UpstreamError { upstream: self.url.to_string(), source })?;
         headers::prepare_response(response.status(), response.headers_mut());
@@ -151,17 +153,8 @@ impl Upstream {
         Ok(FetchedResponse { status: head.status, headers: head.headers, body: body.to_bytes(), at })
     }
 
-    fn in_time(&self, limit: Duration, request: Request<OutgoingBody>, is_driven: bool) -> Receiving<'_> {
-        let received = if is_driven { self.drive(request) } else { self.delegate(request) };
-        Box::pin(async move { timeout(limit, received).await.map_err(|_| UpstreamFailure::TimedOut(limit))? })
-    }
-
     /// Sends over a connection that the reader of the response polls.
-    fn drive(&self, request: Request<OutgoingBody>) -> Receiving<'_> {
-        Box::pin(self.driven(request))
-    }
-
-    async fn driven(&self, mut request: Request<OutgoingBody>) -> Result<Response<UpstreamBody>, UpstreamFailure> {
+    async fn drive(&self, mut request: Request<OutgoingBody>) -> Result<Response<UpstreamBody>, UpstreamFailure> {
         *request.uri_mut() = Uri::from(self.url.path(request.uri()));
         *request.version_mut() = http::Version::HTTP_11;
         while let Some(connection) = self.pool.take() {
@@ -199,6 +192,8 @@ impl Upstream {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use futures_util::stream;
     use http::{Method, Version};
     use http_body::Frame;

@@ -218,6 +218,10 @@ impl<R, O: BodyObserver> Observed<R, O> {
         Self { body, observer, has_ended: false }
     }
 
+    pub(super) fn into_body(self) -> Relayed<R> {
+        self.body
+    }
+
     /// Observes the body of a response. One without bytes is given back as it is; its observer takes its end at once.
     pub fn of(response: Response<R>, mut observer: O) -> Response<Result<Self, R>>
     where

@@ -14,7 +14,10 @@ const MOST_NAMED: usize = 4096;
 ///
 /// # Errors
 /// The response to a body that broke off (400) or is larger (413).
-pub async fn read<B: Body<Data = Bytes> + Unpin>(body: B, limit: usize) -> Result<Bytes, Response<ResponseBody>> {
+pub async fn read<B>(body: B, limit: usize) -> Result<Bytes, Response<ResponseBody>>
+where
+    B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>>,
+{
     receive_whole(body, limit).await.map_err(|why| match why {
         NotWhole::TooLarge => plain(StatusCode::PAYLOAD_TOO_LARGE, "the request's body is too large"),
         NotWhole::BrokeOff => plain(StatusCode::BAD_REQUEST, "the request's body broke off"),
