@@ -144,6 +144,26 @@ impl Header {
         all
     }
 
+    /// The top of a cassette with the records of both: this one, and what is known of the other recording.
+    /// Errors: when both cannot stand at one top: the name of the entry.
+    pub(super) fn joined(&self, mut other: Self) -> Result<Self, &'static str> {
+        if self.matching != other.matching {
+            return Err("match");
+        }
+        if self.clock != other.clock {
+            return Err("clock");
+        }
+        let mut recorded = self.recorded.clone();
+        for (name, value) in std::mem::take(&mut other.recorded) {
+            match (recorded.get_mut(&name), value) {
+                (Some(Value::Array(listed)), Value::Array(more)) => add(listed, more),
+                (Some(_), _) => {}
+                (None, value) => drop(recorded.insert(name, value)),
+            }
+        }
+        Ok(Self { recorded, ..other.over(self.clone()) })
+    }
+
     /// The entries as they are written; empty ones are not, except those that people are to fill in.
     pub(super) fn fields(&self) -> Map<String, Value> {
         let mut fields = Map::new();
@@ -176,10 +196,10 @@ fn is_off(node: &YamlNode) -> Result<bool, Wrong> {
     }
 }
 
-fn add(list: &mut Vec<String>, more: Vec<String>) {
-    for text in more {
-        if !list.contains(&text) {
-            list.push(text);
+fn add<T: PartialEq>(list: &mut Vec<T>, more: Vec<T>) {
+    for item in more {
+        if !list.contains(&item) {
+            list.push(item);
         }
     }
 }

@@ -370,17 +370,8 @@ impl Cassette {
     /// # Errors
     /// When both cannot stand at one top: the name of the entry.
     pub fn append(&mut self, other: Self) -> Result<BTreeMap<u64, u64>, &'static str> {
-        let (own, added) = (&self.header, &other.header);
-        if own.matching != added.matching {
-            return Err("match");
-        }
-        if own.clock != added.clock {
-            return Err("clock");
-        }
-        let recorded = both_recorded(own.recorded.clone(), &added.recorded);
         let numbers = self.numbers(&other);
-        self.header = other.header.over(std::mem::take(&mut self.header));
-        self.header.recorded = recorded;
+        self.header = self.header.joined(other.header)?;
         // Those that are still used are defined again.
         self.tools.clear();
         let number = |id: u64| numbers.get(&id).copied().unwrap_or(id);
@@ -404,19 +395,4 @@ impl Cassette {
         let free = (first..).filter(|id| !taken.contains(id));
         other.records.iter().map(|record| record.id).zip(free).collect()
     }
-}
-
-/// What is known of both recordings: the first one's, with everything that lists of the other have beside it.
-fn both_recorded(mut own: Map<String, Value>, other: &Map<String, Value>) -> Map<String, Value> {
-    for (name, value) in other {
-        match (own.get_mut(name), value) {
-            (Some(Value::Array(listed)), Value::Array(more)) => {
-                let new: Vec<Value> = more.iter().filter(|item| !listed.contains(item)).cloned().collect();
-                listed.extend(new);
-            }
-            (Some(_), _) => {}
-            (None, value) => drop(own.insert(name.clone(), value.clone())),
-        }
-    }
-    own
 }
