@@ -140,12 +140,6 @@ impl ServerState {
             introduce(player, &config, &model);
         }
         let adapters = Adapters::new(config.lora.as_ref(), config.server.runtime_lora_updating, &model)?;
-        let access = McpAccess {
-            hosts: config.mcp_hosts.clone(),
-            origins: config.server.cors.origins.clone(),
-            body_limit: config.body_limit,
-        };
-        let mcp = config.cassette_player.as_ref().map(|player| McpService::start(player, access)).transpose();
         let state = Self {
             engine: config.engine.as_ref().map(start).transpose()?,
             metrics,
@@ -166,7 +160,7 @@ impl ServerState {
             dev: Arc::default(),
             kept: config.server.responses_store.then(Arc::default),
             semantic_player: OnceLock::new(),
-            mcp: mcp?.map(Arc::new),
+            mcp: mcp_service(&config)?,
             given_out: AtomicU64::new(random()),
             ready: OnceLock::new(),
             port: OnceLock::new(),
@@ -339,6 +333,17 @@ impl ServerState {
         let value = sent.or_else(|| HeaderValue::from_str(&format!("{}{}", self.fresh_id(), self.fresh_id())).ok())?;
         Some((REQUEST_ID, value))
     }
+}
+
+/// The MCP servers that a player of cassettes has.
+fn mcp_service(config: &Config) -> Result<Option<Arc<McpService>>, PlayError> {
+    let Some(player) = &config.cassette_player else { return Ok(None) };
+    let access = McpAccess {
+        hosts: config.mcp_hosts.clone(),
+        origins: config.server.cors.origins.clone(),
+        body_limit: config.body_limit,
+    };
+    Ok(Some(Arc::new(McpService::start(player, access)?)))
 }
 
 /// Gives a player the model's name, and its length where answers pass through an engine.

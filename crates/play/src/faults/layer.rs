@@ -2,7 +2,11 @@
 
 use std::{convert::Infallible, future::pending, mem, sync::Arc};
 
-use axum::{body::Body, extract::Request, response::Response};
+use axum::{
+    body::Body,
+    extract::Request,
+    response::{IntoResponse, Response},
+};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::Value;
@@ -10,6 +14,7 @@ use tokio::time::sleep;
 use tower::Service;
 
 use super::{
+    notes::FaultNotes,
     observed::{ObservedSide, ServedBody, SharedResponse},
     pages::MetricsPages,
     quota::{MeteredBody, PromptTokens},
@@ -21,12 +26,14 @@ use crate::{
     middleware::{Intercept, called},
 };
 use ::faults::{
-    ChosenFault, Fault, FaultKind, FaultRequest, FaultSet, FaultedBody, QuotaTicket, RefusalContext, RefusalFault,
-    StreamFault,
+    ChosenFault, Fault, FaultKind, FaultRequest, FaultedBody, QuotaTicket, RefusalContext, RefusalFault, StreamFault,
 };
 use api::{ApiError, Endpoint};
 use base::lock::Lock;
-use net::server::{ConnectionEnd, media_type, receive_whole};
+use net::{
+    server::{ConnectionEnd, media_type, receive_whole},
+    wire::RawObject,
+};
 use recording::redaction::RedactionRules;
 use replay::{
     account,
@@ -174,13 +181,8 @@ impl FaultLayer {
 
 /// The model that a request names, and its id where it is to an MCP server: null for a batch, and for what is no request of JSON-RPC.
 fn named_in(path: &str, body: &[u8]) -> (String, Option<Value>) {
-    #[derive(Default, serde::Deserialize)]
-    struct NamedFields {
-        model: Option<String>,
-        id: Option<Value>,
-    }
-    let named: NamedFields = serde_json::from_slice(body).unwrap_or_default();
-    (named.model.unwrap_or_default(), path.starts_with(ROOT).then(|| named.id.unwrap_or_default()))
+    let named = RawObject::read(body).unwrap_or_default();
+    (named.value("model").unwrap_or_default(), path.starts_with(ROOT).then(|| named.value("id").unwrap_or_default()))
 }
 
 impl FaultedRequest {
@@ -226,31 +228,18 @@ impl FaultedRequest {
 
     /// Lets faults happen that come before an answer; a response where it is one of them.
     async fn before_answer(&self, is_meant: impl Fn(&ChosenFault) -> bool) -> Option<Response> {
-        for it in self.chosen.iter().filter(|it| is_meant(it)) {
+        let comes_before = |it: &ChosenFault| match it.fault.kind {
+            FaultKind::Delay(_) | FaultKind::NotReady { .. } => true,
+            _ => replaces_answer(&it.fault),
+        };
+        for it in self.chosen.iter().filter(|it| is_meant(it) && comes_before(it)) {
+            self.notes.happened(it);
             match &it.fault.kind {
-                FaultKind::Delay(time) => {
-                    self.notes.happened(it);
-                    sleep(*time).await;
-                }
-                FaultKind::Hang => {
-                    self.notes.happened(it);
-                    pending().await
-                }
-                FaultKind::NotReady { .. } => {
-                    self.notes.happened(it);
-                    let mut response = Response::default();
-                    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-                    return Some(response);
-                }
-                FaultKind::Refusal(fault) => {
-                    self.notes.happened(it);
-                    return Some(self.refused(fault));
-                }
-                FaultKind::Stream(StreamFault::Break(end)) if replaces_answer(&it.fault) => {
-                    self.notes.happened(it);
-                    return Some(broken(*end));
-                }
-                _ => {}
+                FaultKind::Delay(time) => sleep(*time).await,
+                FaultKind::NotReady { .. } => return Some(StatusCode::SERVICE_UNAVAILABLE.into_response()),
+                FaultKind::Refusal(fault) => return Some(self.refused(fault)),
+                FaultKind::Stream(StreamFault::Break(end)) => return Some(broken(*end)),
+                _ => pending().await,
             }
         }
         None
@@ -373,32 +362,6 @@ impl FaultedRequest {
         let Some(served) = &self.served else { return response };
         served.lock().status = response.status().as_u16();
         response.map(|body| ServedBody::observe(body, ObservedSide::After, served))
-    }
-}
-
-/// Counts and prints faults, unless the client that chose them can see what is served.
-#[derive(Clone)]
-struct FaultNotes {
-    set: Arc<FaultSet>,
-    is_quiet: bool,
-}
-
-impl FaultNotes {
-    fn happened(&self, chosen: &ChosenFault) {
-        self.print(&format!("fault: --fault '{}'", self.set.happened(chosen)));
-    }
-
-    /// The same of one that a request does not get.
-    fn unapplied(&self, chosen: &ChosenFault, reason: &str) {
-        self.print(&format!("fault not applied: --fault '{}': {reason}", self.set.note_unapplied(chosen, reason)));
-    }
-
-    fn print(&self, text: &str) {
-        if self.is_quiet {
-            tracing::debug!("{text}");
-        } else {
-            tracing::info!("{text}");
-        }
     }
 }
 

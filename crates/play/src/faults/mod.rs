@@ -8,6 +8,7 @@
 mod admin;
 mod file;
 mod layer;
+mod notes;
 mod observed;
 mod pages;
 mod quota;
