@@ -3,9 +3,9 @@
 //! A request begins with the front end's ADD and ends with the output that has a finish reason, with the front end's ABORT, or with the
 //! connection of its engine. Whatever cannot be read passes, and is counted.
 //!
-//! Limits: of a message longer than [`MOST_BYTES`] nothing is observed, nor of one that does not fit into [`MOST_HELD`] beside those of other
-//! connections; at most [`MOST_OPEN`] requests are observed at once, and [`MOST_PROMPT_BYTES`] of their prompts held: those beyond are
-//! recorded without hashes.
+//! Limits: of a message longer than [`MOST_BYTES`](super::relay::MOST_BYTES) nothing is observed, nor of one that does not fit into [`MOST_HELD`]
+//! beside those of other connections; at most [`MOST_OPEN`] requests are observed at once, and [`MOST_PROMPT_BYTES`] of their prompts held: those
+//! beyond are recorded without hashes.
 
 use std::{
     collections::HashMap,
@@ -39,18 +39,11 @@ use engine_core::{
     layout::{KNOWN_VERSIONS, VersionFamily},
     outputs::{WireFinish, WireOutput, WireOutputs},
     request::{EngineCoreRequest, RequestType, aborted, client_request},
-    zmtp_reader::{ZmtpReader, ZmtpUnit},
 };
 use recording::trace::{Endpoint, FinishReason, Outcome};
 
-/// Bytes of a message that is observed.
-const MOST_BYTES: u64 = 64 << 20;
-
 /// Bytes of messages that have not ended, of all connections.
 const MOST_HELD: u64 = 512 << 20;
-
-/// Frames of a request that are read: its type and its fields. Others are arrays of media, which are not recorded.
-const REQUEST_FRAMES: usize = 2;
 
 /// Requests that are observed at once.
 const MOST_OPEN: usize = 1 << 16;
@@ -68,7 +61,8 @@ pub(super) struct CoreObserver {
     open: Lock<OpenRequests>,
     connections: AtomicU64,
     prompts: HeldBytes,
-    held: HeldBytes,
+    /// Of messages that have not ended.
+    pub(super) held: HeldBytes,
     unread: RateLimitedLog,
     /// The last one that the log names.
     unknown_version: Lock<Option<String>>,
@@ -143,7 +137,7 @@ impl CoreObserver {
         self.end_where(|open| open.connection == connection, outcome);
     }
 
-    fn observe_front_end(&self, connection: u64, frames: &[Vec<u8>]) {
+    pub(super) fn observe_front_end(&self, connection: u64, frames: &[Vec<u8>]) {
         let [kind, fields, ..] = frames else { return };
         match RequestType::read(kind) {
             Some(RequestType::Add) => match self.messages.added(fields) {
@@ -159,7 +153,7 @@ impl CoreObserver {
     }
 
     /// Counts a request of which nothing is known.
-    fn miss_request(&self, why: &dyn std::fmt::Display) {
+    pub(super) fn miss_request(&self, why: &dyn std::fmt::Display) {
         self.is_unread(why);
         self.shared.metrics.requests.fetch_add(1, Relaxed);
         self.shared.metrics.skip(Skipped::Incomplete);
@@ -252,7 +246,7 @@ impl CoreObserver {
     }
 
     /// Observes a message of an engine to the front end.
-    fn observe_engine(&self, frames: &[Vec<u8>]) {
+    pub(super) fn observe_engine(&self, frames: &[Vec<u8>]) {
         let Some((first, further)) = frames.split_first() else { return };
         if first == ENGINE_CORE_DEAD {
             tracing::warn!("an engine core has died");
@@ -308,12 +302,12 @@ impl CoreObserver {
     }
 
     /// Notes that tokens of any request may have been missed.
-    fn mark_incomplete(&self) {
+    pub(super) fn mark_incomplete(&self) {
         self.open.lock().by_id.values_mut().for_each(|open| open.facts.is_incomplete = true);
     }
 
     /// Observes an engine's settings, which it reports when it is ready.
-    fn observe_ready(&self, frames: &[Vec<u8>]) {
+    pub(super) fn observe_ready(&self, frames: &[Vec<u8>]) {
         let Some(mut settings) = frames.first().and_then(|frame| self.messages.ready(frame)) else { return };
         self.warn_of(&settings.version);
         settings.models.extend(self.model.clone());
@@ -331,7 +325,7 @@ impl CoreObserver {
         }
     }
 
-    fn is_unread(&self, error: &dyn std::fmt::Display) {
+    pub(super) fn is_unread(&self, error: &dyn std::fmt::Display) {
         if self.unread.due().is_some() {
             tracing::warn!(%error, "a message between front end and engine cannot be read: it passes, and is not recorded");
         }
@@ -400,54 +394,6 @@ fn endpoint_of(name: &str) -> Endpoint {
         Some("resp") => Endpoint::Responses,
         Some("msg") => Endpoint::Messages,
         _ => Endpoint::Completions,
-    }
-}
-
-/// Observer of one side of a connection.
-pub(super) struct SideObserver {
-    observer: Arc<CoreObserver>,
-    side: RelayedSide,
-    reader: ZmtpReader,
-}
-
-/// Messages that a side of a connection sends.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum RelayedSide {
-    /// The front end's requests, by the connection of this number.
-    Requests(u64),
-    /// The settings of an engine that is ready.
-    Ready,
-    /// Outputs of an engine's steps.
-    Outputs,
-}
-
-impl SideObserver {
-    pub(super) fn new(observer: Arc<CoreObserver>, side: RelayedSide) -> Self {
-        let reader = match side {
-            RelayedSide::Requests(_) => ZmtpReader::new(MOST_BYTES, REQUEST_FRAMES),
-            RelayedSide::Ready => ZmtpReader::new(1 << 20, 1),
-            RelayedSide::Outputs => ZmtpReader::new(MOST_BYTES, usize::MAX),
-        };
-        let reader = reader.within(&observer.held);
-        Self { observer, side, reader }
-    }
-
-    pub(super) fn observe(&mut self, bytes: &[u8]) {
-        let Self { observer, side, reader } = self;
-        reader.push(bytes, |unit| match (unit, *side) {
-            (ZmtpUnit::Message(frames), RelayedSide::Requests(connection)) => {
-                observer.observe_front_end(connection, &frames);
-            }
-            (ZmtpUnit::Message(frames), RelayedSide::Ready) => observer.observe_ready(&frames),
-            (ZmtpUnit::Message(frames), RelayedSide::Outputs) => observer.observe_engine(&frames),
-            // Nothing but a request is so long.
-            (ZmtpUnit::TooLong, RelayedSide::Requests(_)) => observer.miss_request(&"it is too long"),
-            (ZmtpUnit::TooLong, RelayedSide::Outputs) => {
-                observer.is_unread(&"it is too long");
-                observer.mark_incomplete();
-            }
-            (ZmtpUnit::TooLong, RelayedSide::Ready) | (ZmtpUnit::Greeting(_) | ZmtpUnit::Command(_), _) => {}
-        });
     }
 }
 

@@ -26,7 +26,7 @@ use tokio::{
 
 use super::{
     addresses::{InitAddresses, SocketRole},
-    observer::{CoreObserver, RelayedSide, SideObserver},
+    observer::CoreObserver,
 };
 use base::{lock::Lock, rate_limited_log::RateLimitedLog};
 use engine_core::{
@@ -42,6 +42,12 @@ const MOST_ADDRESSES: usize = 1024;
 
 /// Bytes that are read in one go.
 const PORTION: usize = 64 << 10;
+
+/// Bytes of a message that is observed.
+pub(super) const MOST_BYTES: u64 = 64 << 20;
+
+/// Frames of a request that are read: its type and its fields. Others are arrays of media, which are not recorded.
+const REQUEST_FRAMES: usize = 2;
 
 /// Bytes of a message of the handshake.
 const MOST_HANDSHAKE_BYTES: u64 = 1 << 20;
@@ -280,5 +286,53 @@ async fn pass(
         if let Err(error) = to.write_all(bytes).await {
             return PassEnd::Target(error);
         }
+    }
+}
+
+/// Observer of one side of a connection.
+struct SideObserver {
+    observer: Arc<CoreObserver>,
+    side: RelayedSide,
+    reader: ZmtpReader,
+}
+
+/// Messages that a side of a connection sends.
+#[derive(Debug, Clone, Copy)]
+enum RelayedSide {
+    /// The front end's requests, by the connection of this number.
+    Requests(u64),
+    /// The settings of an engine that is ready.
+    Ready,
+    /// Outputs of an engine's steps.
+    Outputs,
+}
+
+impl SideObserver {
+    fn new(observer: Arc<CoreObserver>, side: RelayedSide) -> Self {
+        let reader = match side {
+            RelayedSide::Requests(_) => ZmtpReader::new(MOST_BYTES, REQUEST_FRAMES),
+            RelayedSide::Ready => ZmtpReader::new(1 << 20, 1),
+            RelayedSide::Outputs => ZmtpReader::new(MOST_BYTES, usize::MAX),
+        };
+        let reader = reader.within(&observer.held);
+        Self { observer, side, reader }
+    }
+
+    fn observe(&mut self, bytes: &[u8]) {
+        let Self { observer, side, reader } = self;
+        reader.push(bytes, |unit| match (unit, *side) {
+            (ZmtpUnit::Message(frames), RelayedSide::Requests(connection)) => {
+                observer.observe_front_end(connection, &frames);
+            }
+            (ZmtpUnit::Message(frames), RelayedSide::Ready) => observer.observe_ready(&frames),
+            (ZmtpUnit::Message(frames), RelayedSide::Outputs) => observer.observe_engine(&frames),
+            // Nothing but a request is so long.
+            (ZmtpUnit::TooLong, RelayedSide::Requests(_)) => observer.miss_request(&"it is too long"),
+            (ZmtpUnit::TooLong, RelayedSide::Outputs) => {
+                observer.is_unread(&"it is too long");
+                observer.mark_incomplete();
+            }
+            (ZmtpUnit::TooLong, RelayedSide::Ready) | (ZmtpUnit::Greeting(_) | ZmtpUnit::Command(_), _) => {}
+        });
     }
 }
