@@ -14,7 +14,13 @@ use http::HeaderValue;
 use tokio::sync::watch;
 
 use crate::{
-    cli::{build, failure::Failure, gateway, output, runtime, values::api_path_advice},
+    cli::{
+        build,
+        failure::Failure,
+        gateway, output,
+        runtime::{self, Shutdown},
+        values::api_path_advice,
+    },
     drive::{
         Arrivals, Drive, DriveError, Load, Plan, PromptTexts, Results, Selection, Verdict, WorkloadError, drive,
         find_max::{Climb, Search},
@@ -44,11 +50,7 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
         let plan = Plan::of(&workload, load(&args)?, &selection);
         inputs::describe(&workload, &plan);
         let outputs = Saves::open(&args.outputs, &args, &workload)?;
-        let (stop, stopped) = watch::channel(false);
-        tokio::spawn(async move {
-            shutdown.requested().await;
-            let _ended = stop.send(true);
-        });
+        let stopped = stopped(shutdown);
         let slo = args.slo.unwrap_or_default();
         let results = Arc::new(Results::new(&workload, slo, args.warmup.unwrap_or_default(), args.check));
         let (planned, tokenizer) = (plan.requests() as u64, inputs::tokenizer(&args)?);
@@ -96,6 +98,16 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
         outputs.save(&printed, &results, &measured)?;
         Ok(code)
     })
+}
+
+/// A flag that becomes true with the signal.
+fn stopped(shutdown: Shutdown) -> watch::Receiver<bool> {
+    let (stop, stopped) = watch::channel(false);
+    tokio::spawn(async move {
+        shutdown.requested().await;
+        let _ended = stop.send(true);
+    });
+    stopped
 }
 
 /// Prints what to do about a target that has no such path.

@@ -98,10 +98,7 @@ pub(in crate::cli) fn cassette_player(
     let cassettes = if plays { files::load_all(&files, mode, &how)? } else { Vec::new() };
     let replaced = replaced(files.first().filter(|_| mode == Mode::Record))?;
     let old = cassettes.first().map(|cassette| cassette.header.clone()).or(replaced);
-    let is_full = selection != ModeExceptions::None;
-    let header = header(args, settings.redaction, old, (&settings.environment, settings.fork.as_ref()))?;
-    tags(args, settings.redaction, write.as_ref())?;
-    let output = write.map(|(path, mode)| CassetteOutput { path, header, mode, is_full });
+    let output = output_of(args, &settings, (old, write), selection != ModeExceptions::None)?;
     let mut config = PlayerConfig {
         matching: policy(args, &cassettes, settings.is_strict, settings.base.matching.min_match)?,
         match_command: matching::exec_command(&args.matching)?,
@@ -137,6 +134,18 @@ pub(in crate::cli) fn cassette_player(
     config.apply_header_rules()?;
     config.supplied.unmatched(&config.cassettes).iter().for_each(|warning| tracing::warn!("{warning}"));
     Ok(CassettePlayer::new(config)?)
+}
+
+/// What is written, with its top; that of flags which nothing is written with is checked too.
+fn output_of(
+    args: &CassetteArgs,
+    settings: &PlayerSettings<'_>,
+    (old, write): (Option<Header>, Option<(PathBuf, WriteMode)>),
+    is_full: bool,
+) -> Result<Option<CassetteOutput>, Failure> {
+    let header = header(args, settings.redaction, old, (&settings.environment, settings.fork.as_ref()))?;
+    tags(args, settings.redaction, write.as_ref())?;
+    Ok(write.map(|(path, mode)| CassetteOutput { path, header, mode, is_full }))
 }
 
 /// Refuses requests that are to go upstream where they cannot.

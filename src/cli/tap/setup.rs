@@ -10,7 +10,7 @@ use crate::{
         mcp::servers,
         redaction,
         tap::{
-            args::{SelectionArgs, TapArgs},
+            args::{PrivacyArgs, SelectionArgs, TapArgs},
             engine_core::TapUpstream,
         },
     },
@@ -96,14 +96,7 @@ pub(in crate::cli) fn setup(args: TapArgs) -> Result<Setup, Failure> {
         amends: !ask_nothing,
         mcp: servers::servers(&args.mcp)?,
         mcp_commands: args.mcp.mcp_stdio,
-        content: ContentRecording {
-            text: args.privacy.record_text,
-            requests: args.privacy.record_requests,
-            logprobs: args.privacy.record_logprobs,
-            errors: false,
-            incomplete_ids: false,
-            rules: redaction::rules(&args.privacy.redaction)?,
-        },
+        content: content(&args.privacy)?,
         deployment: Deployment {
             gpu: args.deployment.gpu,
             tensor_parallel: args.deployment.tensor_parallel_size.map(std::num::NonZeroU32::get),
@@ -114,6 +107,17 @@ pub(in crate::cli) fn setup(args: TapArgs) -> Result<Setup, Failure> {
         commit: Some(build::COMMIT.to_owned()),
         threads: args.network.threads.or_else(|| thread::available_parallelism().ok()),
         ..Setup::from(config)
+    })
+}
+
+fn content(privacy: &PrivacyArgs) -> Result<ContentRecording, Failure> {
+    Ok(ContentRecording {
+        text: privacy.record_text,
+        requests: privacy.record_requests,
+        logprobs: privacy.record_logprobs,
+        errors: false,
+        incomplete_ids: false,
+        rules: redaction::rules(&privacy.redaction)?,
     })
 }
 
