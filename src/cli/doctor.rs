@@ -17,6 +17,7 @@ use crate::{
     net::{
         server,
         upstream::{UpstreamOptions, UpstreamUrl},
+        wire::value_text,
     },
     play::{Player, TokenizerSource, load_tokenizer},
     recording::trace::Meta,
@@ -252,7 +253,7 @@ fn settings(meta: &Meta) -> String {
     parts.extend(models.filter_map(Value::as_str).map(str::to_owned));
     parts.extend(at("max_model_len").map(|length| format!("max_model_len {length}")));
     for (name, value) in at("cache").and_then(Value::as_object).into_iter().flatten() {
-        parts.push(format!("{name} {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned)));
+        parts.push(format!("{name} {}", value_text(value)));
     }
     parts.join(", ")
 }

@@ -21,8 +21,7 @@ use crate::{
     play::{Source, TokenizerSource},
     prove::{
         BehindServer, CompareBy, CompareRules, GroundSources, GroundTruthError, PriceTable, Proof, ProveCheck,
-        ProveError, ProvePlan, ProvenFailure, Prover, ScriptPlaces, endpoint_name, ground_truth, marker_in,
-        served_config,
+        ProveError, ProvePlan, ProvenFailure, Prover, ScriptPlaces, ground_truth, marker_in, served_config,
     },
     recording::cassette,
 };
@@ -206,12 +205,7 @@ fn title(failure: &ProvenFailure) -> String {
     let faults = if failure.faults.is_empty() { "as it is".to_owned() } else { failure.faults.join(" | ") };
     let streams = if failure.streams > 1 { format!("{} streams at once, ", failure.streams) } else { String::new() };
     let writes = counted(failure.writes, "write");
-    format!(
-        "{}: {} {}, {streams}{writes}: {faults}",
-        failure.check.name(),
-        endpoint_name(failure.endpoint),
-        failure.stream
-    )
+    format!("{}: {} {}, {streams}{writes}: {faults}", failure.check.name(), failure.endpoint, failure.stream)
 }
 
 /// The table, the failures, and their scripts where these are not written to files.
@@ -225,9 +219,8 @@ fn text(args: &ProveArgs, proof: &Proof) -> String {
         };
         format!("{:12}{:>8}{:>8}  {verdict}", check.check.name(), check.cases, check.failed)
     }));
-    let names = |endpoints: &[crate::api::Endpoint]| {
-        endpoints.iter().map(|it| endpoint_name(*it)).collect::<Vec<_>>().join(", ")
-    };
+    let names =
+        |endpoints: &[crate::api::Endpoint]| endpoints.iter().map(|it| it.name()).collect::<Vec<_>>().join(", ");
     lines.push(format!("endpoints: {}", names(&proof.endpoints)));
     if !proof.absent.is_empty() {
         lines.push(format!("the gateway does not have: {}", names(&proof.absent)));

@@ -19,7 +19,7 @@ use crate::{
         server,
         upstream::{UpstreamOptions, UpstreamUrl},
     },
-    prove::{BehindServer, ENDPOINTS, StreamClient, endpoint_name, marker_in},
+    prove::{BehindServer, ENDPOINTS, StreamClient, marker_in},
     sweep::{
         Canary, CleanCompare, CleanResult, SweepCell, SweepPlan, SweepReport, Sweeper, matrix, sampled, served_answers,
     },
@@ -149,7 +149,7 @@ fn command(args: &SweepArgs, cell: &SweepCell) -> String {
 }
 
 fn clean_name(clean: &CleanResult) -> String {
-    format!("{}/{}", endpoint_name(clean.endpoint), if clean.is_stream { "stream" } else { "body" })
+    format!("{}/{}", clean.endpoint, if clean.is_stream { "stream" } else { "body" })
 }
 
 /// The table, the worst cell of each row, clean answers, and times.
@@ -189,7 +189,7 @@ fn text(args: &SweepArgs, report: &SweepReport) -> String {
     }
     lines.extend(latency(report));
     if !report.absent.is_empty() {
-        let names: Vec<&str> = report.absent.iter().map(|endpoint| endpoint_name(*endpoint)).collect();
+        let names: Vec<&str> = report.absent.iter().map(|endpoint| endpoint.name()).collect();
         lines.push(format!("the gateway does not have: {}", names.join(", ")));
     }
     lines.extend(failures(args, report));

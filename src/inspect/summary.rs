@@ -330,15 +330,11 @@ impl RecordTally {
     }
 }
 
-/// Counts of values in the file's spelling.
-fn spelled<K: Serialize>(counts: HashMap<Option<K>, u64>) -> BTreeMap<String, u64> {
+/// Counts of values in the file's spelling; a model may be named `unknown` too.
+fn spelled<K: ToString>(counts: HashMap<Option<K>, u64>) -> BTreeMap<String, u64> {
     let mut spelled = BTreeMap::new();
     for (value, count) in counts {
-        let name = match value.map(serde_json::to_value) {
-            Some(Ok(serde_json::Value::String(text))) => text,
-            Some(Ok(other)) => other.to_string(),
-            Some(Err(_)) | None => "unknown".to_owned(),
-        };
+        let name = value.map_or_else(|| "unknown".to_owned(), |value| value.to_string());
         *spelled.entry(name).or_default() += count;
     }
     spelled

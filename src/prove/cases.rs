@@ -2,16 +2,13 @@
 
 use bytes::Bytes;
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
-use serde::Serialize;
 use serde_json::Value;
 
-use super::{
-    events::ReadEvent,
-    ground_truth::{GroundStream, answer_events},
-};
+use super::ground_truth::{GroundStream, answer_events};
 use crate::{
     api::{Endpoint, answers::Answer},
     faults::{Fault, FaultSyntaxError},
+    recording::cassette::SseEvent,
 };
 
 /// More events than a stream has.
@@ -50,8 +47,7 @@ const FAILURES: [&str; 5] = ["error-event", "reset", "truncate", "close", "stall
 /// Faults before an answer.
 const REFUSALS: [&str; 3] = ["500", "503", "429:retry-after=1s"];
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CaseKind {
     /// The same stream in other writes.
     Recut,
@@ -161,8 +157,8 @@ pub(super) fn pairs(streams: &[GroundStream]) -> impl Iterator<Item = (usize, En
 }
 
 /// Number of events before the one with the finish reason.
-fn finish_place(endpoint: Endpoint, events: &[ReadEvent]) -> usize {
-    let has_finish = |event: &ReadEvent| finish_of(endpoint, &event.data).is_some();
+fn finish_place(endpoint: Endpoint, events: &[SseEvent]) -> usize {
+    let has_finish = |event: &SseEvent| finish_of(endpoint, &event.data).is_some();
     events.iter().position(has_finish).unwrap_or(events.len().saturating_sub(1))
 }
 
@@ -180,7 +176,7 @@ pub(super) fn finish_of(endpoint: Endpoint, event: &Value) -> Option<String> {
     }
 }
 
-pub(super) fn answer_of(endpoint: Endpoint, events: &[ReadEvent]) -> Option<Answer> {
+pub(super) fn answer_of(endpoint: Endpoint, events: &[SseEvent]) -> Option<Answer> {
     Answer::accumulate(endpoint, &answer_events(events))
 }
 

@@ -8,16 +8,18 @@ use serde_json::{Value, json};
 use super::{
     cases::{answer_of, finish_of},
     client::{ReceivedEnd, ReceivedStream},
-    events::{ReadEvent, ReadEvents},
+    events::{ReadEvents, is_error, type_of},
     marker::markers_in,
     prices::{PriceTable, named_cost, usage_of},
 };
 use crate::{
     api::{
-        Endpoint,
+        DONE, Endpoint,
         answers::{Answer, ChoicePart, TokenCounts, words::TextKind},
     },
     base::one_line::clipped,
+    net::wire::value_text,
+    recording::cassette::SseEvent,
 };
 
 /// Characters of an event that a difference shows.
@@ -42,8 +44,7 @@ base::named! {
 }
 
 /// Parts of two streams that are compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompareBy {
     /// Each event, as JSON.
     Events,
@@ -64,7 +65,7 @@ pub struct CompareRules {
     pub model: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct FailedCheck {
     /// The check.
     pub check: ProveCheck,
@@ -82,7 +83,7 @@ pub(crate) struct TrueStream<'a> {
     /// Endpoint that the gateway asked.
     pub endpoint: Endpoint,
     /// Its events, before anything was done to them.
-    pub events: &'a [ReadEvent],
+    pub events: &'a [SseEvent],
 }
 
 impl CompareRules {
@@ -140,7 +141,7 @@ impl CompareRules {
         None
     }
 
-    fn is_same(&self, one: &ReadEvent, other: &ReadEvent) -> bool {
+    fn is_same(&self, one: &SseEvent, other: &SseEvent) -> bool {
         one.name == other.name && self.kept(&one.data, false) == self.kept(&other.data, false)
     }
 
@@ -159,15 +160,12 @@ impl CompareRules {
     ) -> Vec<FailedCheck> {
         let read = ReadEvents::of(&received.body());
         let finish = read.events.iter().find_map(|event| finish_of(endpoint, &event.data));
-        let is_done = read.events.iter().any(|event| {
-            event.is_done()
-                || ["message_stop", "response.completed"]
-                    .iter()
-                    .any(|kind| event.data.get("type").is_some_and(|of| of == *kind))
-        });
-        let has_failed = received.status != 200
-            || received.end != ReceivedEnd::Proper
-            || read.events.iter().any(ReadEvent::is_error);
+        let is_done = read
+            .events
+            .iter()
+            .any(|event| event.data == DONE || ["message_stop", "response.completed"].contains(&type_of(&event.data)));
+        let has_failed =
+            received.status != 200 || received.end != ReceivedEnd::Proper || read.events.iter().any(is_error);
         let mut found = Vec::new();
         if !has_failed && (finish.is_some() || is_done) {
             let finish = finish.map_or_else(|| "no reason".to_owned(), |finish| format!("`{finish}`"));
@@ -178,7 +176,7 @@ impl CompareRules {
             ));
         }
         if self.by == CompareBy::Events && received.status == 200 {
-            let came = read.events.iter().filter(|event| !event.is_error() && !event.is_done());
+            let came = read.events.iter().filter(|event| !is_error(event) && event.data != DONE);
             let changed = came.zip(truth.events).find(|(got, wanted)| !self.is_same(got, wanted));
             let what = changed
                 .map(|(got, wanted)| format!("before the failure came {}, not {}", text_of(got), text_of(wanted)));
@@ -206,7 +204,7 @@ impl CompareRules {
 /// Returns true for a stream that was cut off without an error: what a client takes for a short answer.
 pub(super) fn is_silent_cut(received: &ReceivedStream) -> bool {
     let read = ReadEvents::of(&received.body());
-    received.status == 200 && received.end == ReceivedEnd::Proper && !read.events.iter().any(ReadEvent::is_error)
+    received.status == 200 && received.end == ReceivedEnd::Proper && !read.events.iter().any(is_error)
 }
 
 fn shown(count: Option<u32>) -> String {
@@ -234,14 +232,14 @@ fn zipped<'a, T>(one: &'a [T], other: &'a [T]) -> impl Iterator<Item = (Option<&
     (0..one.len().max(other.len())).map(|at| (one.get(at), other.get(at)))
 }
 
-fn text_of(event: &ReadEvent) -> String {
-    let data = event.data.as_str().map_or_else(|| event.data.to_string(), str::to_owned);
+fn text_of(event: &SseEvent) -> String {
+    let data = value_text(&event.data);
     let name = event.name.as_ref().map(|name| format!("{name} ")).unwrap_or_default();
     format!("{name}{}", clipped(&data, SHOWN))
 }
 
 /// What the events of a stream add up to, in a form that all endpoints share.
-pub(super) fn content(endpoint: Endpoint, events: &[ReadEvent]) -> Value {
+pub(super) fn content(endpoint: Endpoint, events: &[SseEvent]) -> Value {
     answer_of(endpoint, events).map_or_else(|| json!({"answer": null}), |answer| answer_content(&answer))
 }
 

@@ -3,25 +3,16 @@
 use bytes::Bytes;
 use serde_json::Value;
 
-use crate::{api::DONE, net::wire::SseSplitter};
+use crate::{net::wire::SseSplitter, recording::cassette::SseEvent};
 
 /// The byte order mark, which a client skips at the start of a stream.
 const BOM: &[u8] = "\u{feff}".as_bytes();
 
-/// An event with data; comments and events without data are none.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ReadEvent {
-    /// Its name.
-    pub name: Option<String>,
-    /// Its data: JSON where it is, else text, with the replacement character where it is no UTF-8.
-    pub data: Value,
-}
-
-/// Events of a body, as a client reads them.
+/// Events of a body, as a client reads them. Those without data, and comments, are none; data that is no UTF-8 has replacement characters.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ReadEvents {
     /// The events in order.
-    pub events: Vec<ReadEvent>,
+    pub events: Vec<SseEvent>,
     /// Place of the first byte that is no UTF-8.
     pub invalid_at: Option<usize>,
     /// Bytes after the last empty line.
@@ -48,7 +39,7 @@ impl ReadEvents {
             let names: Vec<&[u8]> = of(b"event");
             let text = String::from_utf8_lossy(&data.join(&b'\n')).into_owned();
             let data = serde_json::from_str(&text).unwrap_or(Value::String(text));
-            events.push(ReadEvent { name: names.last().map(|name| String::from_utf8_lossy(name).into_owned()), data });
+            events.push(SseEvent { name: names.last().map(|name| String::from_utf8_lossy(name).into_owned()), data });
         }
         Self { events, invalid_at, rest: splitter.take_rest().len() }
     }
@@ -65,23 +56,10 @@ pub(crate) fn type_of(data: &Value) -> &str {
     data.get("type").and_then(Value::as_str).unwrap_or_default()
 }
 
-impl ReadEvent {
-    /// Returns true for the `[DONE]` that ends streams of OpenAI.
-    #[must_use]
-    pub fn is_done(&self) -> bool {
-        self.data == DONE
-    }
-
-    /// Its [type](type_of).
-    pub(crate) fn kind(&self) -> &str {
-        type_of(&self.data)
-    }
-
-    /// Returns true if it reports an error.
-    pub(crate) fn is_error(&self) -> bool {
-        let has_error = self.data.get("error").is_some_and(|error| !error.is_null());
-        has_error || ["error", "response.failed"].contains(&self.kind())
-    }
+/// Returns true if an event reports an error.
+pub(crate) fn is_error(event: &SseEvent) -> bool {
+    let has_error = event.data.get("error").is_some_and(|error| !error.is_null());
+    has_error || ["error", "response.failed"].contains(&type_of(&event.data))
 }
 
 #[cfg(test)]
@@ -92,9 +70,9 @@ mod tests {
     fn events_are_read_as_the_standard_has_it() {
         let body = "\u{feff}: comment\n\nevent: x\r\ndata:{\"a\":1}\r\n\r\ndata: [DONE]\n\ndata: cut";
         let read = ReadEvents::of(&Bytes::from(body));
-        let first = ReadEvent { name: Some("x".to_owned()), data: serde_json::json!({"a": 1}) };
+        let first = SseEvent { name: Some("x".to_owned()), data: serde_json::json!({"a": 1}) };
         assert_eq!(read.events.first(), Some(&first));
-        assert_eq!((read.events.len(), read.events[1].is_done(), read.rest), (2, true, 9));
+        assert_eq!((read.events.len(), read.events[1].data.as_str(), read.rest), (2, Some("[DONE]"), 9));
         assert_eq!(ReadEvents::of(&Bytes::from_static(b"data: \xc3\n\n")).invalid_at, Some(6));
     }
 }

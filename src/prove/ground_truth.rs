@@ -13,12 +13,12 @@ use tokio::net::TcpListener;
 use super::{
     behind::{BehindServer, GroundTruthError},
     client::StreamClient,
-    events::{ReadEvent, ReadEvents},
+    events::ReadEvents,
     marker::stream_marker,
 };
 use crate::{
     api::{
-        Endpoint,
+        DONE, Endpoint,
         answers::{Answer, ChoicePart},
     },
     net::upstream::{UpstreamOptions, UpstreamUrl},
@@ -69,7 +69,7 @@ pub struct GroundStream {
     /// Its name.
     pub name: String,
     /// Its events by endpoint.
-    pub by_endpoint: Vec<(Endpoint, Vec<ReadEvent>)>,
+    pub by_endpoint: Vec<(Endpoint, Vec<SseEvent>)>,
     /// What it has beside text.
     pub extras: Extras,
 }
@@ -212,8 +212,8 @@ impl AskedSource {
 
 /// The data of events that make up an answer, without the `[DONE]` after it.
 #[must_use]
-pub fn answer_events(events: &[ReadEvent]) -> Vec<Value> {
-    events.iter().filter(|event| !event.is_done()).map(|event| event.data.clone()).collect()
+pub fn answer_events(events: &[SseEvent]) -> Vec<Value> {
+    events.iter().filter(|event| event.data != DONE).map(|event| event.data.clone()).collect()
 }
 
 /// Outputs of a request beside text.
@@ -274,7 +274,7 @@ pub fn served_config(streams: &[GroundStream], model: &str) -> Result<Config, Gr
     for (number, stream) in streams.iter().enumerate() {
         records.extend(stream.by_endpoint.iter().filter_map(|(endpoint, events)| {
             let literal =
-                |event: &ReadEvent| SseEvent { name: event.name.clone(), data: without_templates(&event.data) };
+                |event: &SseEvent| SseEvent { name: event.name.clone(), data: without_templates(&event.data) };
             let content = AnswerContent::Events(events.iter().map(literal).collect());
             Some(stream_record(number, endpoint.path()?.to_owned(), content))
         }));

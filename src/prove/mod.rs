@@ -2,7 +2,7 @@
 //!
 //! [`BehindServer`] and [`StreamClient`] are the two sides; they know nothing of what is proven. Streams of
 //! `ground_truth` are cut and edited by faults (`cases`), found again behind the gateway by their
-//! `marker`, compared (`checks`), and what fails is made small (`shrink`) and written as a script.
+//! `marker`, compared (`checks`), and what fails is made small (`shrink`) and written as a script; `proving` runs it all.
 //!
 //! Limits: what a gateway does to requests is not compared. Memory that grows is not seen from outside.
 //!
@@ -19,15 +19,16 @@ mod marker;
 mod prices;
 mod proof;
 mod prover;
+mod proving;
 mod script;
 mod shrink;
 
-pub(crate) use self::events::type_of;
+pub(crate) use self::events::{is_error, type_of};
 pub use self::{
     behind::{BehindServer, GroundTruthError},
     checks::{CompareBy, CompareRules, ProveCheck, answer_content, first_difference, without_fields},
     client::{ReceivedEnd, ReceivedStream, StreamClient, StreamRead},
-    events::{ReadEvent, ReadEvents},
+    events::ReadEvents,
     gateway::{FirstRequest, GatewayError, offered},
     ground_truth::{
         ENDPOINTS, Extras, GroundSources, GroundStream, answer_events, cassette_config, ground_truth, request,
@@ -35,7 +36,7 @@ pub use self::{
     },
     marker::{marker, marker_in, markers_in, stream_marker},
     prices::{PriceError, PriceTable},
-    proof::{CheckResult, Proof, ProveError, ProvePlan, ProvenFailure, endpoint_name},
+    proof::{CheckResult, Proof, ProveError, ProvePlan, ProvenFailure},
     prover::Prover,
     script::ScriptPlaces,
 };

@@ -5,10 +5,10 @@ use std::{collections::BTreeMap, path::Path};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::events::ReadEvent;
 use crate::{
     api::answers::{TokenCounts, usages},
     base::bounded_read,
+    recording::cassette::SseEvent,
 };
 
 /// Prices by model; `*` is for all others.
@@ -86,7 +86,7 @@ impl PriceTable {
 }
 
 /// The token counts of a stream: each from the last event that has it.
-pub(super) fn usage_of(events: &[ReadEvent]) -> TokenCounts {
+pub(super) fn usage_of(events: &[SseEvent]) -> TokenCounts {
     let mut counts = TokenCounts::default();
     for event in events {
         for usage in usages(&event.data) {
@@ -100,7 +100,7 @@ pub(super) fn usage_of(events: &[ReadEvent]) -> TokenCounts {
 }
 
 /// The cost that a gateway names itself in a stream, as LiteLLM and OpenRouter do.
-pub(super) fn named_cost(events: &[ReadEvent]) -> Option<f64> {
+pub(super) fn named_cost(events: &[SseEvent]) -> Option<f64> {
     events.iter().rev().find_map(|event| event.data.pointer("/usage/cost").and_then(Value::as_f64))
 }
 

@@ -9,7 +9,7 @@ use super::{
     events::ReadEvents,
     prover::CaseRun,
 };
-use crate::play::ServedEnd;
+use crate::{net::wire::value_text, play::ServedEnd};
 
 /// The script, with names between `@` in place of what is its own.
 const TEMPLATE: &str = include_str!("template.py");
@@ -81,14 +81,8 @@ fn stream(run: &CaseRun) -> String {
         .map(|(write, pause)| format!("        ({pause:.3}, {}),\n", python_bytes(write)))
         .collect();
     let truth = ReadEvents::of(&Bytes::from(served.body.concat()));
-    let events: String = truth
-        .events
-        .iter()
-        .map(|event| {
-            let data = event.data.as_str().map_or_else(|| event.data.to_string(), str::to_owned);
-            format!("        {},\n", python_text(&data))
-        })
-        .collect();
+    let events: String =
+        truth.events.iter().map(|event| format!("        {},\n", python_text(&value_text(&event.data)))).collect();
     let end = match served.end {
         Some(ServedEnd::Proper) => "proper",
         Some(ServedEnd::Broken) => "broken",

@@ -18,8 +18,9 @@ use crate::{
         anthropic::MessageEncoder,
         responses::{ResponseEncoder, ResponseHead, ResponsesRequest},
     },
-    net::wire::EventBuffer,
-    prove::{Extras, ReadEvent, ReadEvents, answer_events, request},
+    net::wire::{EventBuffer, value_text},
+    prove::{Extras, ReadEvents, answer_events, request},
+    recording::cassette::SseEvent,
 };
 
 /// Prefix of the canary, or of the text in its place.
@@ -39,7 +40,7 @@ const PROMPT_TOKENS: usize = 16;
 #[derive(Debug, Clone)]
 pub(super) struct WrittenAnswer {
     /// As a stream, its last event included.
-    pub events: Vec<ReadEvent>,
+    pub events: Vec<SseEvent>,
     /// As a body.
     pub body: Value,
 }
@@ -124,12 +125,12 @@ pub(super) fn escaped(text: &str) -> String {
     json.get(1..json.len().saturating_sub(1)).unwrap_or_default().to_owned()
 }
 
-fn event(data: Value) -> ReadEvent {
-    ReadEvent { name: None, data }
+fn event(data: Value) -> SseEvent {
+    SseEvent { name: None, data }
 }
 
 /// The last events of a stream of choices: the token counts and the end.
-fn closed(mut events: Vec<ReadEvent>, head: &dyn Fn(Value) -> Value, tokens: usize) -> Vec<ReadEvent> {
+fn closed(mut events: Vec<SseEvent>, head: &dyn Fn(Value) -> Value, tokens: usize) -> Vec<SseEvent> {
     let mut usage = head(json!([]));
     let counts = json!({
         "prompt_tokens": PROMPT_TOKENS, "completion_tokens": tokens, "total_tokens": PROMPT_TOKENS + tokens,
@@ -141,7 +142,7 @@ fn closed(mut events: Vec<ReadEvent>, head: &dyn Fn(Value) -> Value, tokens: usi
     events
 }
 
-fn chat(field: CanaryField, tokens: &[String], model: &str) -> Vec<ReadEvent> {
+fn chat(field: CanaryField, tokens: &[String], model: &str) -> Vec<SseEvent> {
     let head = |choices: Value| json!({"id": "chatcmpl-sweep", "object": "chat.completion.chunk", "created": 1_700_000_000, "model": model, "choices": choices});
     let choice = |index: usize, delta: Value, logprobs: Value, finish: Value| {
         event(head(json!([{"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}])))
@@ -187,7 +188,7 @@ fn chat(field: CanaryField, tokens: &[String], model: &str) -> Vec<ReadEvent> {
     closed(events, &head, tokens.len())
 }
 
-fn completion(field: CanaryField, tokens: &[String], model: &str) -> Vec<ReadEvent> {
+fn completion(field: CanaryField, tokens: &[String], model: &str) -> Vec<SseEvent> {
     let head = |choices: Value| json!({"id": "cmpl-sweep", "object": "text_completion", "created": 1_700_000_000, "model": model, "choices": choices});
     let choice = |index: usize, text: &str, logprobs: Value, finish: Value| {
         event(head(json!([{"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}])))
@@ -216,7 +217,7 @@ fn completion(field: CanaryField, tokens: &[String], model: &str) -> Vec<ReadEve
 }
 
 /// The events of a chat in the form of another endpoint. What is a refusal there passes as content.
-fn translated(endpoint: Endpoint, chat: &[ReadEvent], model: &str) -> Option<Vec<ReadEvent>> {
+fn translated(endpoint: Endpoint, chat: &[SseEvent], model: &str) -> Option<Vec<SseEvent>> {
     let mut out = EventBuffer::default();
     let to: Box<dyn FromChat> = if endpoint == Endpoint::Messages {
         Box::new(MessageEncoder::default())
@@ -236,15 +237,14 @@ fn translated(endpoint: Endpoint, chat: &[ReadEvent], model: &str) -> Option<Vec
         Box::new(encoder)
     };
     let mut stream = ChatStream::new(to, u32::try_from(PROMPT_TOKENS).ok());
-    for ReadEvent { data, .. } in chat {
+    for SseEvent { data, .. } in chat {
         let mut data = data.clone();
         if let Some(delta) = data.pointer_mut("/choices/0/delta").and_then(Value::as_object_mut)
             && let Some(refusal) = delta.shift_remove("refusal")
         {
             delta.insert("content".to_owned(), refusal);
         }
-        let text = data.as_str().map_or_else(|| data.to_string(), str::to_owned);
-        stream.read(&text, &mut out);
+        stream.read(&value_text(&data), &mut out);
     }
     Some(ReadEvents::of(&out.into_bytes()).events)
 }

@@ -5,11 +5,12 @@ use serde_json::Value;
 
 use crate::{
     api::{
-        Endpoint,
+        DONE, Endpoint,
         answers::{Answer, TokenCounts},
         ends_response,
     },
-    prove::{ReadEvent, ReadEvents, ReceivedEnd, ReceivedStream, answer_events, type_of},
+    prove::{ReadEvents, ReceivedEnd, ReceivedStream, answer_events, is_error, type_of},
+    recording::cassette::SseEvent,
 };
 
 #[derive(Debug)]
@@ -100,11 +101,11 @@ impl ReadResponse {
         if let Some(defect) = stream.framing_defect() {
             return Some(defect);
         }
-        let is_text = |event: &ReadEvent| event.data.is_string() && !event.is_done();
+        let is_text = |event: &SseEvent| event.data.is_string() && event.data != DONE;
         if let Some(at) = stream.events.iter().position(is_text) {
             return Some(format!("event {} is no JSON", at + 1));
         }
-        if let Some(error) = stream.events.iter().find(|event| event.is_error()) {
+        if let Some(error) = stream.events.iter().find(|event| is_error(event)) {
             return error_defect(self.endpoint, &error.data);
         }
         terminal_defect(self.endpoint, &stream.events).or_else(|| self.answer_defect(has_usage))
@@ -125,26 +126,26 @@ fn error_defect(endpoint: Endpoint, body: &Value) -> Option<String> {
 }
 
 /// What is wrong with the events around an answer.
-fn terminal_defect(endpoint: Endpoint, events: &[ReadEvent]) -> Option<String> {
-    let count = |kind: &str| events.iter().filter(|event| event.kind() == kind).count();
+fn terminal_defect(endpoint: Endpoint, events: &[SseEvent]) -> Option<String> {
+    let count = |kind: &str| events.iter().filter(|event| type_of(&event.data) == kind).count();
     let last = events.last()?;
     match endpoint {
         Endpoint::Messages => {
-            if events.first().is_none_or(|event| event.kind() != "message_start") {
+            if events.first().is_none_or(|event| type_of(&event.data) != "message_start") {
                 return Some("the stream does not begin with message_start".to_owned());
             }
             if count("content_block_start") != count("content_block_stop") {
                 return Some("a content block is not closed".to_owned());
             }
-            let unnamed = events.iter().find(|event| event.name.as_deref() != Some(event.kind()));
+            let unnamed = events.iter().find(|event| event.name.as_deref() != Some(type_of(&event.data)));
             if let Some(event) = unnamed {
-                return Some(format!("the `event` field of {} names another type", event.kind()));
+                return Some(format!("the `event` field of {} names another type", type_of(&event.data)));
             }
-            (last.kind() != "message_stop").then(|| "the stream does not end with message_stop".to_owned())
+            (type_of(&last.data) != "message_stop").then(|| "the stream does not end with message_stop".to_owned())
         }
-        Endpoint::Responses => (!ends_response(last.kind()))
+        Endpoint::Responses => (!ends_response(type_of(&last.data)))
             .then(|| "the stream does not end with response.completed, incomplete or failed".to_owned()),
-        _ => (!last.is_done()).then(|| "the stream does not end with [DONE]".to_owned()),
+        _ => (last.data != DONE).then(|| "the stream does not end with [DONE]".to_owned()),
     }
 }
 

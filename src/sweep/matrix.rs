@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
 use serde::{Serialize, Serializer};
 
 use super::canary::Canary;
-use crate::{api::Endpoint, prove::endpoint_name};
+use crate::api::Endpoint;
 
 /// Cuts that are drawn beside those at every place.
 const DRAWN: u64 = 4;
@@ -154,7 +154,7 @@ impl TokenSplit {
 impl SweepCell {
     pub(crate) fn parts(&self) -> [String; 6] {
         [
-            endpoint_name(self.endpoint).to_owned(),
+            self.endpoint.to_string(),
             if self.is_stream { "stream" } else { "body" }.to_owned(),
             self.field.name().to_owned(),
             self.form.to_string(),

@@ -9,7 +9,7 @@ use crate::{
     api::{Endpoint, answers::Observation},
     base::stats::Durations,
     net::wire::SseSplitter,
-    prove::{ReceivedStream, endpoint_name},
+    prove::ReceivedStream,
     replay::meter::ChoiceMeter,
 };
 
@@ -238,6 +238,6 @@ impl SweepRow {
     /// Its name.
     #[must_use]
     pub fn name(&self) -> String {
-        format!("{}/{}/{}", endpoint_name(self.endpoint), if self.is_stream { "stream" } else { "body" }, self.field)
+        format!("{}/{}/{}", self.endpoint, if self.is_stream { "stream" } else { "body" }, self.field)
     }
 }

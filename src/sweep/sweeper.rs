@@ -22,13 +22,14 @@ use super::{
 };
 use crate::{
     api::Endpoint,
+    net::wire::value_text,
     play::{Config, ServedResponse},
     prove::{
-        BehindServer, ENDPOINTS, FirstRequest, GatewayError, GroundTruthError, ReadEvent, ReceivedEnd, ReceivedStream,
+        BehindServer, ENDPOINTS, FirstRequest, GatewayError, GroundTruthError, ReceivedEnd, ReceivedStream,
         StreamClient, cassette_config, marker, offered, stream_record, without_templates,
     },
     recording::{
-        cassette::{AnswerContent, Cassette, CassetteRecord, Moment, Sidecar},
+        cassette::{AnswerContent, Cassette, CassetteRecord, Moment, Sidecar, SseEvent},
         redaction::RedactionRules,
     },
     replay::{player::PlayerConfig, timing::Pacing},
@@ -139,10 +140,9 @@ fn record(number: usize, path: &str, answer: &WrittenAnswer, pause: Duration) ->
     let as_it_is = AnswerContent::Json(answer.body.clone());
     let mut record = stream_record(number, path.to_owned(), as_it_is);
     let mut due = 0.0;
-    let mut moment = |event: &ReadEvent| {
-        let data = event.data.as_str().map_or_else(|| event.data.to_string(), str::to_owned);
+    let mut moment = |event: &SseEvent| {
         due += pause.as_secs_f64() * 1e3;
-        Moment(due, Some(data), event.name.clone())
+        Moment(due, Some(value_text(&event.data).into_owned()), event.name.clone())
     };
     let events = answer.events.iter().map(&mut moment).collect::<Vec<_>>().into();
     record.side = Some(Sidecar { answer: record.answer.fingerprint(), ms: due, events, ..Sidecar::default() });

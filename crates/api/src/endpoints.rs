@@ -6,22 +6,24 @@ use serde::{Deserialize, Serialize};
 /// The path of chats.
 pub const CHAT: &str = "/v1/chat/completions";
 
-/// The kind of API that was called, as recordings name it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Endpoint {
-    /// `/v1/chat/completions`
-    Chat,
-    /// `/v1/completions`
-    Completions,
-    /// `/v1/responses`
-    Responses,
-    /// `/v1/messages`
-    Messages,
-    /// `/v1/embeddings`
-    Embeddings,
-    /// Any other that takes posted JSON; a recording keeps its path.
-    Other,
+base::named! {
+    /// The kind of API that was called, as recordings name it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Endpoint {
+        /// `/v1/chat/completions`
+        Chat = "chat",
+        /// `/v1/completions`
+        Completions = "completions",
+        /// `/v1/responses`
+        Responses = "responses",
+        /// `/v1/messages`
+        Messages = "messages",
+        /// `/v1/embeddings`
+        Embeddings = "embeddings",
+        /// Any other that takes posted JSON; a recording keeps its path.
+        Other = "other",
+    }
 }
 
 impl Endpoint {

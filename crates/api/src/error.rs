@@ -186,17 +186,14 @@ impl ApiError {
     /// The payload of the event by which a stream reports it: JSON with spaces and in ASCII, unlike everything else.
     #[must_use]
     pub fn event(&self) -> String {
-        let mut out = "{\"error\": {\"message\": ".to_owned();
-        write_string(&self.message, true, &mut out);
-        out.push_str(", \"type\": ");
-        write_string(self.kind, true, &mut out);
-        out.push_str(", \"param\": ");
-        match &self.param {
-            Some(param) => write_string(param, true, &mut out),
-            None => out.push_str("null"),
-        }
-        out.push_str(&format!(", \"code\": {}}}}}", self.status));
-        out
+        let ascii = |text: &str| {
+            let mut out = String::new();
+            write_string(text, true, &mut out);
+            out
+        };
+        let (message, kind, status) = (ascii(&self.message), ascii(self.kind), self.status);
+        let param = self.param.as_deref().map_or_else(|| "null".to_owned(), ascii);
+        format!("{{\"error\": {{\"message\": {message}, \"type\": {kind}, \"param\": {param}, \"code\": {status}}}}}")
     }
 
     /// The body: compact JSON with the engine's field order.

@@ -120,9 +120,8 @@ impl fmt::Display for Difference {
 const IDENTIFYING: usize = 4;
 
 /// A value in the words of a record.
-fn spelled<T: Serialize>(value: &Option<T>) -> String {
-    let value = value.as_ref().and_then(|value| serde_json::to_value(value).ok());
-    value.map_or_else(|| "none".to_owned(), |value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+fn spelled(value: &Option<impl ToString>) -> String {
+    value.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string)
 }
 
 /// Compares responses with a workload.

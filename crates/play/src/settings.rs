@@ -20,6 +20,7 @@ use crate::{
     metrics,
 };
 use base::units::{TimeScale, parse_duration};
+use net::wire::value_text;
 use replay::{player::AnswerRules, timing::Pacing};
 
 /// Maximum size of new settings, in bytes.
@@ -82,10 +83,7 @@ fn pacing(value: &Value) -> Result<Option<Pacing>, String> {
     };
     let (mut ttft, mut itl, mut scale) = (None, None, None);
     for (name, value) in fields {
-        let time = |value: &Value| {
-            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            parse_duration(&text).map_err(|error| format!("`{name}`: {error}"))
-        };
+        let time = |value: &Value| parse_duration(&value_text(value)).map_err(|error| format!("`{name}`: {error}"));
         match name.as_str() {
             "time_to_first_token" => ttft = Some(time(value)?),
             "inter_token_latency" => itl = Some(time(value)?),

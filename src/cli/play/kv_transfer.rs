@@ -15,6 +15,7 @@ use crate::{
         values::{json, uuid},
     },
     engine::step_clock::TransferTimes,
+    net::wire::value_text,
     play::{KvRole, KvTransferConfig},
 };
 
@@ -94,10 +95,7 @@ pub(in crate::cli) fn config(
         let message = format!("--kv-transfer-config: {connector} is not simulated");
         return Err(Failure::usage(message).hint("use \"kv_connector\": \"NixlConnector\""));
     }
-    let own = |name: &str| match fields.kv_connector_extra_config.get(name)? {
-        Value::String(text) => Some(text.clone()),
-        other => Some(other.to_string()),
-    };
+    let own = |name: &str| fields.kv_connector_extra_config.get(name).map(|value| value_text(value).into_owned());
     let of_variable = variable("VLLM_NIXL_SIDE_CHANNEL_PORT").filter(|port| !port.is_empty());
     let port = port(of_variable.or_else(|| own("side_channel_port")), replicas)?;
     Ok(Some(KvTransferConfig {

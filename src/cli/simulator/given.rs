@@ -12,6 +12,7 @@ use super::{SimulatorFlag, row_of};
 use crate::{
     base::bounded_read,
     cli::{failure::Failure, vllm_flags::ValueCount},
+    net::wire::value_text,
     recording::yaml::{self, YamlNode},
 };
 
@@ -142,18 +143,14 @@ fn spelled(name: &str) -> String {
 
 /// A key and its value as arguments.
 fn flag_of(key: &str, node: &YamlNode) -> Vec<OsString> {
-    let written = |value: &Value| match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
     match node.value() {
         Value::Null => Vec::new(),
         // A switch of `play` has no value.
         Value::Bool(is_on) if row_of(key).is_none() => is_on.then(|| format!("--{key}").into()).into_iter().collect(),
         Value::Array(items) => {
-            let values = items.iter().map(|item| OsString::from(written(item)));
+            let values = items.iter().map(|item| OsString::from(&*value_text(item)));
             std::iter::once(OsString::from(format!("--{key}"))).chain(values).collect()
         }
-        value => vec![format!("--{key}={}", written(&value)).into()],
+        value => vec![format!("--{key}={}", value_text(&value)).into()],
     }
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::html::{attribute, escaped};
-use crate::inspect::text::time;
+use crate::{inspect::text::time, net::wire::value_text};
 
 /// Bytes of a pointer that a page names, at most.
 const LONGEST_POINTER: usize = 1000;
@@ -132,8 +132,7 @@ impl PageFigures {
     pub(super) fn name(&self, pointer: &str) -> Cell {
         let shown = match self.at(pointer) {
             Value::Null => return Cell::nothing(false),
-            Value::String(text) => escaped(text),
-            other => escaped(&other.to_string()),
+            value => escaped(&value_text(value)),
         };
         Cell { html: format!("<bdi{}>{shown}</bdi>", figure(pointer)), is_number: false }
     }

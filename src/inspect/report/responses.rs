@@ -70,10 +70,10 @@ impl SlowResponse {
             request_id: name(&record.request_id),
             session: name(&record.session),
             model: name(&record.model),
-            endpoint: spelled(record.endpoint),
+            endpoint: record.endpoint.map(|endpoint| endpoint.to_string()),
             status: record.status,
-            outcome: spelled(record.outcome),
-            finish_reason: spelled(record.finish_reason),
+            outcome: record.outcome.map(|outcome| outcome.to_string()),
+            finish_reason: record.finish_reason.map(|reason| reason.to_string()),
             prompt_tokens: record.prompt_tokens,
             cached_tokens: record.cached_tokens,
             output_tokens: record.output_tokens,
@@ -89,11 +89,6 @@ impl SlowResponse {
     fn from(self, begin: Duration) -> Self {
         Self { at_s: self.at_s.map(|at| at - begin.as_secs_f64()), ..self }
     }
-}
-
-fn spelled(value: Option<impl Serialize>) -> Option<String> {
-    let value = serde_json::to_value(value?).ok()?;
-    Some(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
 }
 
 /// The responses that took longest.
@@ -152,7 +147,8 @@ impl Failures {
             return;
         }
         self.count += 1;
-        *self.by_kind.entry((record.status, spelled(record.outcome))).or_default() += 1;
+        let outcome = record.outcome.map(|outcome| outcome.to_string());
+        *self.by_kind.entry((record.status, outcome)).or_default() += 1;
         if self.first.len() < MOST_FAILED {
             self.first.push(SlowResponse::of(record));
         }

@@ -16,8 +16,12 @@ use tokio::{
 };
 use vllm_vcr::{
     api::{Endpoint, answers::Answer},
-    net::{upstream::UpstreamOptions, wire::encode_event},
-    prove::{ReadEvent, ReadEvents, StreamClient},
+    net::{
+        upstream::UpstreamOptions,
+        wire::{encode_event, value_text},
+    },
+    prove::{ReadEvents, StreamClient, answer_events},
+    recording::cassette::SseEvent,
 };
 
 /// What the rail does.
@@ -131,14 +135,12 @@ fn has_canary(endpoint: Endpoint, body: &Bytes) -> bool {
     text.contains(CANARY) || text.contains(&BASE64_STANDARD.encode(CANARY))
 }
 
-fn accumulated(endpoint: Endpoint, events: &[ReadEvent]) -> Option<Answer> {
-    let data: Vec<Value> = events.iter().filter(|event| !event.is_done()).map(|event| event.data.clone()).collect();
-    Answer::accumulate(endpoint, &data)
+fn accumulated(endpoint: Endpoint, events: &[SseEvent]) -> Option<Answer> {
+    Answer::accumulate(endpoint, &answer_events(events))
 }
 
-fn encoded(event: &ReadEvent) -> Bytes {
-    let data = event.data.as_str().map_or_else(|| event.data.to_string(), str::to_owned);
-    encode_event(event.name.as_deref(), &data)
+fn encoded(event: &SseEvent) -> Bytes {
+    encode_event(event.name.as_deref(), &value_text(&event.data))
 }
 
 /// Events until the text has the canary, then an error.

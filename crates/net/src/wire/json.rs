@@ -1,8 +1,15 @@
-//! Edits of JSON text by spans; all bytes outside the spans stay as they are.
+//! Text of JSON values, and edits of JSON text by spans; all bytes outside the spans stay as they are.
 
-use std::{collections::VecDeque, ops::Range};
+use std::{borrow::Cow, collections::VecDeque, ops::Range};
 
 use bytes::Bytes;
+use serde_json::Value;
+
+/// Returns a value as text: a string as it is, any other value as JSON.
+#[must_use]
+pub fn value_text(value: &Value) -> Cow<'_, str> {
+    value.as_str().map_or_else(|| value.to_string().into(), Cow::Borrowed)
+}
 
 /// Replacements in a text, to be applied together.
 #[derive(Debug, Default)]

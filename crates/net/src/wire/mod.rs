@@ -1,5 +1,5 @@
-//! Encodings on the wire, independent of HTTP and of the OpenAI API: a decoder of server-sent events, fields and edits of JSON text,
-//! percent-decoding, encodings of JSON.
+//! Encodings on the wire, independent of HTTP and of the OpenAI API: a decoder of server-sent events, fields, values and edits of
+//! JSON text, percent-decoding, encodings of JSON.
 
 mod buffer;
 mod encoding;
@@ -12,7 +12,7 @@ use std::borrow::Cow;
 
 pub use buffer::EventBuffer;
 pub use encoding::{body_as_utf8, json_as_utf8, recorded_json_as_utf8};
-pub use json::{Edits, span_in};
+pub use json::{Edits, span_in, value_text};
 pub use path::is_unambiguous_path;
 pub use raw::RawObject;
 pub use sse::{RawEvent, SseSplitter, encode_event, event_data, event_name};

@@ -8,6 +8,7 @@
 use std::{collections::HashMap, fmt};
 
 use base::one_line::clipped;
+use net::wire::value_text;
 use serde_json::{Map, Value};
 
 const MOST: usize = 50;
@@ -247,8 +248,7 @@ fn strip(value: &Value, names_arguments: bool, depth: usize) -> Value {
 }
 
 fn short(value: &Value) -> String {
-    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    clipped(&text, 60)
+    clipped(&value_text(value), 60)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use api::{
     is_set,
 };
 use base::units::Millis;
-use net::wire::{encode_event, json_as_utf8};
+use net::wire::{encode_event, json_as_utf8, value_text};
 use recording::{
     canonical::SharedBody,
     cassette::{self, AnswerContent, CassetteRecord, MadeAnswer, Moment, Sidecar},
@@ -105,7 +105,7 @@ pub(crate) fn events(
             let event = |(at, event): (usize, &cassette::SseEvent)| TimedEvent {
                 ms: time(at),
                 name: event.name.clone(),
-                data: event.data.as_str().map_or_else(|| event.data.to_string(), str::to_owned),
+                data: value_text(&event.data).into_owned(),
             };
             Some(listed.iter().enumerate().map(event).collect())
         }

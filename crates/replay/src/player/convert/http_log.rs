@@ -16,7 +16,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use serde_json::Value;
 
-use net::upstream::without_secrets;
+use net::{upstream::without_secrets, wire::value_text};
 
 use super::placed;
 use crate::player::{
@@ -128,8 +128,7 @@ fn body(node: &YamlNode) -> Result<Vec<u8>, String> {
     }
     match node.value() {
         Value::Null => Ok(Vec::new()),
-        Value::String(text) => Ok(text.into_bytes()),
-        other => Ok(other.to_string().into_bytes()),
+        value => Ok(value_text(&value).into_owned().into_bytes()),
     }
 }
 

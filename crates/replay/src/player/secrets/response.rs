@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{alike::finds_nothing, events::event_of, redact_body, redact_events, spelled::has_tokens};
-use net::wire::recorded_json_as_utf8;
+use net::wire::{recorded_json_as_utf8, value_text};
 use recording::{
     cassette::{Moment, SseEvent},
     redaction::Redactor,
@@ -46,8 +46,7 @@ fn redact_each(redactor: &mut Redactor<'_>, moments: &mut [Moment]) -> bool {
     for ((moment, before), after) in moments.iter_mut().zip(before).zip(after) {
         if before != after {
             found = true;
-            let text = after.data.as_str().map_or_else(|| after.data.to_string(), str::to_owned);
-            *moment = Moment(moment.0, Some(text), after.name);
+            *moment = Moment(moment.0, Some(value_text(&after.data).into_owned()), after.name);
         }
     }
     found
