@@ -235,6 +235,23 @@ for (const [name, { command, manifest, file, head }] of Object.entries(PROJECTS)
     assert.match(refused.text, /rename one/);
   });
 
+  test(`${name}: tests of a table have a cassette each`, async () => {
+    rmSync(join(folder, "cassettes"), { recursive: true, force: true });
+    const row = name === "vitest" ? 'test.for([["rain"], ["snow"]])("says %s", async ([word], { cassette })' : 'test.each([["rain"], ["snow"]])("says %s", async (word, { cassette })';
+    const rows = `${BODY.slice(0, BODY.indexOf("for ("))}${row} => { if (!(await ask(cassette, word)).includes(word)) throw new Error(word); });\n`;
+    write(rows);
+    const recorded = await play(once);
+    assert.equal(recorded.code, 0, recorded.text);
+    assert.deepEqual(cassettes().sort(), ["agent.test/says-rain.yaml", "agent.test/says-snow.yaml"]);
+    // A second file with the same titles, in the same worker where the framework has one for several files.
+    writeFileSync(join(folder, `other.${file.slice(file.indexOf(".") + 1)}`), head + rows);
+    const flags = name === "vitest" ? ["--no-isolate", "--maxWorkers=1"] : ["--runInBand"];
+    const both = await run(folder, [...command, ...flags], { VLLM_VCR_MODE: "once", VLLM_VCR_UPSTREAM: engineURL });
+    rmSync(join(folder, `other.${file.slice(file.indexOf(".") + 1)}`));
+    assert.equal(both.code, 0, both.text);
+    assert.equal(cassettes().length, 4, cassettes().join());
+  });
+
   test(`${name}: a test that sends nothing needs no cassette, and one that sends something names what records it`, async () => {
     const pure = 'test("pure", async ({ cassette }) => { if (!cassette.url) throw new Error("no URL"); });\n';
     rmSync(join(folder, "cassettes"), { recursive: true, force: true });

@@ -17,14 +17,26 @@ function wrap(define) {
   };
 }
 
+/** A table's tests are named by jest, so that each has a cassette by the name that it shows. The test's context follows the row's values. */
+function wrapEach(each) {
+  return (...table) => (name, body, options = {}) => {
+    const { timeout, ...vcr } = typeof options === "number" ? { timeout: options } : options;
+    const run = (...row) => {
+      const { testPath, currentTestName } = expect.getState();
+      return withCassette(testPath, currentTestName, (cassette) => body(...row, { cassette }), vcr);
+    };
+    each(...table)(name, run, timeout);
+  };
+}
+
 const base = globalThis.test;
-const test = wrap(base);
-test.only = wrap(base.only);
-test.skip = base.skip;
-test.todo = base.todo;
-test.concurrent = wrap(base.concurrent);
-test.concurrent.only = wrap(base.concurrent.only);
-test.concurrent.skip = base.concurrent.skip;
+const test = Object.assign(wrap(base), {
+  only: Object.assign(wrap(base.only), { each: wrapEach(base.only.each) }),
+  skip: base.skip,
+  todo: base.todo,
+  each: wrapEach(base.each),
+  concurrent: Object.assign(wrap(base.concurrent), { only: wrap(base.concurrent.only), skip: base.concurrent.skip }),
+});
 
 afterAll(closeTestServer);
 

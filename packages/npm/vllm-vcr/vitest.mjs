@@ -2,7 +2,7 @@
 
 import { relative } from "node:path";
 import { afterAll, test as base } from "vitest";
-import { closeTestServer, configure, failureOf, openFor } from "./index.cjs";
+import { cassetteOf, closeTestServer, configure, failureOf, openFor } from "./index.cjs";
 
 function nameOf(task) {
   const names = [];
@@ -18,7 +18,7 @@ export const test = base.extend({
   vcr: {},
   cassette: async ({ task, vcr }, use) => {
     const name = nameOf(task);
-    const key = vcr.cassette ?? name.replace(/[^A-Za-z0-9_.[\]-]+/g, "-");
+    const key = vcr.cassette ?? cassetteOf(task.file.filepath, name);
     const other = known.get(key);
     if (other !== undefined && other !== task.id) {
       throw new Error(`two tests of ${relative(process.cwd(), task.file.filepath)} have the cassette of "${name}": rename one`);

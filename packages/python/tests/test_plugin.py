@@ -124,6 +124,51 @@ def test_a_swallowed_miss_fails_the_test(project, run):
     run().assert_outcomes(passed=1)
 
 
+FIXTURE = """
+import openai, pytest
+
+def ask(text):
+    return openai.OpenAI().chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+
+@pytest.fixture
+def agent(vcr_cassette):
+    SETUP
+    yield
+    TEARDOWN
+
+def test_one(agent):
+    ask("rain")
+"""
+
+SWALLOWED = 'with pytest.raises(openai.OpenAIError): ask("hail")'
+
+
+def test_misses_of_fixtures_fail_the_test_too(project, run):
+    def fixture(setup="pass", teardown="pass"):
+        project.makepyfile(test_agent=FIXTURE.replace("SETUP", setup).replace("TEARDOWN", teardown))
+
+    fixture()
+    run("--vcr-mode=once").assert_outcomes(passed=1)
+    fixture(teardown=SWALLOWED)
+    result = run()
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*vllm-vcr: miss*"])
+    fixture(setup='ask("hail")')
+    result = run()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*vllm-vcr: test_agent/test_one.yaml*", "*messages?0?.content: recorded 'rain' received 'hail'*"])
+
+
+@pytest.mark.skipif(not hasattr(pytest, "Subtests"), reason="pytest has subtests from version 9 on")
+def test_a_failed_subtest_records_nothing(project, run):
+    project.makepyfile(
+        test_agent=FIXTURE.replace("def test_one(agent):", "def test_one(agent, subtests):").replace("SETUP", "pass").replace("TEARDOWN", "pass")
+        + "    with subtests.test('half'):\n        assert False\n"
+    )
+    assert run("--vcr-mode=once").ret == 1
+    assert files(project) == {}
+
+
 def test_marks_choose_what_counts(project, run):
     one(project, 'ask("rain"); ask("snow")')
     run("--vcr-mode=once").assert_outcomes(passed=1)

@@ -25,7 +25,7 @@ _SESSION = pytest.StashKey[Session]()
 # Whether a test failed since it left records.
 _LEFT = pytest.StashKey[bool]()
 
-# Whether a test ended without a failure.
+# Whether a test and its subtests ended without a failure.
 _PASSED = pytest.StashKey[bool]()
 
 # Characters of a file's name, without its suffix.
@@ -148,7 +148,10 @@ def _upstreams(config: pytest.Config) -> list[str]:
 def vcr_cassette(request: pytest.FixtureRequest, vcr_server: Server) -> Iterator[Session]:
     """The test's session, which plays its cassette or records it; the environment's URLs of LLM servers are the session's."""
     item = request.node
-    item.stash[_PASSED] = False
+    for key in (_SESSION, _PASSED, _LEFT):
+        if key in item.stash:
+            # Of an earlier try.
+            del item.stash[key]
     with pytest.MonkeyPatch.context() as patch:
         session = _opened(item, vcr_server)
         for name, url in session.env.items():
@@ -166,10 +169,15 @@ def vcr_cassette(request: pytest.FixtureRequest, vcr_server: Server) -> Iterator
         item.stash[_SESSION] = session
         yield session
     try:
+        has_passed = item.stash.get(_PASSED, False)
+        # What fixtures sent when they were torn down.
+        failed = _failing(item, session) if has_passed else []
         # Half of a cassette would miss in every later run.
-        session.end(drop=not item.stash.get(_PASSED, False))
+        session.end(drop=not has_passed or bool(failed))
     except VcrError as error:
-        raise pytest.fail.Exception(str(error), pytrace=False) from None
+        failed = [str(error)]
+    if failed:
+        raise pytest.fail.Exception(f"vllm-vcr: {', '.join(failed)}", pytrace=False)
 
 
 @pytest.fixture(autouse=True)
@@ -217,17 +225,19 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
     session = item.stash.get(_SESSION, None)
     if session is None:
         return
-    fail_on = _marked(item).get("fail_on", item.config.getini("vcr_fail_on"))
-    fail_on = [fail_on] if isinstance(fail_on, str) else list(fail_on)
-    if outcome.excinfo is not None:
-        fail_on = []
     try:
-        failed = session.verify([*fail_on, "no_cassette"])
+        failed = _failing(item, session) if outcome.excinfo is None else session.verify(["no_cassette"])
     except VcrError as error:
         failed = [str(error)]
     if failed:
         item.stash[_LEFT] = "unconsumed" in failed
         _fail(outcome, f"vllm-vcr: {', '.join(failed)}")
+
+
+def _failing(item: pytest.Item, session: Session) -> list[str]:
+    """What happened of that which fails the test by itself."""
+    fail_on = _marked(item).get("fail_on", item.config.getini("vcr_fail_on"))
+    return session.verify([*([fail_on] if isinstance(fail_on, str) else fail_on), "no_cassette"])
 
 
 def _fail(outcome: Any, text: str) -> None:
@@ -243,9 +253,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     outcome = yield
     report: pytest.TestReport = outcome.get_result()
     session = item.stash.get(_SESSION, None)
-    if session is None or report.when != "call":
+    if session is None or report.when == "teardown":
         return
-    item.stash[_PASSED] = not report.failed
+    if report.when == "call":
+        # A test whose subtest failed has a report of its own, in which it passed.
+        item.stash[_PASSED] = not report.failed and item.stash.get(_PASSED, True)
     if not report.failed:
         return
     try:
