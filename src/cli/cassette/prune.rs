@@ -128,6 +128,6 @@ fn remove(cassette: &mut Cassette, removed: &BTreeSet<u64>) -> Result<(), Failur
     cassette.records.retain(|record| !removed.contains(&record.id));
     // Those that are still used are defined again.
     cassette.tools.clear();
-    forget_tokens(&cassette.path, removed)?;
-    Ok(cassette::rewrite(cassette)?)
+    cassette::rewrite(cassette)?;
+    forget_tokens(&cassette.path, removed)
 }
