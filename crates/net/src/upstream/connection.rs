@@ -189,8 +189,8 @@ struct BodyEnd(Arc<AtomicBool>);
 impl BodyObserver for BodyEnd {
     fn data(&mut self, _: &Bytes) {}
 
-    fn end(&mut self, _: Option<&BodyError>) {
-        self.0.store(true, Relaxed);
+    fn end(&mut self, error: Option<&BodyError>) {
+        self.0.store(error.is_none(), Relaxed);
     }
 }
 
