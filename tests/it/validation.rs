@@ -36,7 +36,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("*_thinking_token_budget_*", BUDGET),
     ("messages_23", NO_PARSER),
     ("responses_*", RESPONSES),
-    ("cmpl_routed_experts_prompt_start_5", "a place beyond the prompt is accepted"),
     ("*_beam_9", "a search for no token at all is refused"),
     ("raw_chat_19", "nothing is read beyond a depth of 128"),
     ("raw_nested", "nothing is read beyond a depth of 128"),
@@ -174,7 +173,6 @@ Requests that schemathesis made from vLLM's own openapi.json were sent to vLLM 0
 /// Why classes differ: the start of a case's name and a word in its body, with the reason.
 const CLASSES: &[(&str, &str, &str)] = &[
     ("chat_completions_10", "", "the engine fails on it (a division by zero); it is accepted here"),
-    ("responses_", "media_io_kwargs", "`media_io_kwargs` of responses is not looked at"),
     (
         "responses_",
         "vllm_xargs",

@@ -203,6 +203,6 @@ fn put_end(out: &mut String, transferred: Option<&AnswerChoice>, usage: &Usage) 
     out.put("}");
 }
 
-fn json_or_null(json: Option<&str>) -> &str {
+pub(crate) fn json_or_null(json: Option<&str>) -> &str {
     json.unwrap_or("null")
 }

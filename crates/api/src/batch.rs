@@ -150,7 +150,7 @@ fn before(body: &Map<String, Value>) -> Result<(), ApiError> {
 /// Where `chat` is no chat answer.
 pub fn batch_body(chat: &str) -> Result<String, serde_json::Error> {
     let mut body: Value = serde_json::from_str(chat)?;
-    for field in ["prompt_token_ids", "prompt_text", "metrics"] {
+    for field in ["prompt_logprobs", "prompt_token_ids", "prompt_text", "metrics"] {
         put(&mut body, field, Value::Null);
     }
     if let Some(usage) = body.get_mut("usage") {

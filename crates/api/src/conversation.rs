@@ -89,6 +89,9 @@ impl ChatPrompt {
                 "jinja2.environment.Template.render() got multiple values for keyword argument 'messages'",
             ));
         }
+        if let Some(tools @ (Value::Bool(_) | Value::Number(_))) = self.template_kwargs.get("tools") {
+            return Err(ApiError::bad_request(format!("'{}' object is not iterable", python::class(tools))));
+        }
         if self.continue_final_message && self.add_generation_prompt {
             return Err(ApiError::bad_request(
                 "continue_final_message and add_generation_prompt are not compatible. Use continue_final_message when \
@@ -135,10 +138,17 @@ pub enum RequestTemplates {
 /// nothing else does.
 #[must_use]
 pub fn template_kwargs(body: &Map<String, Value>) -> Map<String, Value> {
-    let mut kwargs = body.get("chat_template_kwargs").and_then(Value::as_object).cloned().unwrap_or_default();
+    let mut kwargs = given_kwargs(body);
     if let Some(effort) = body.get("reasoning_effort").and_then(Value::as_str) {
         kwargs.entry("enable_thinking").or_insert_with(|| (effort != "none").into());
         kwargs.insert("reasoning_effort".to_owned(), effort.into());
     }
+    kwargs
+}
+
+/// The variables in its `chat_template_kwargs`; the engine takes `null` and `"auto"` for none.
+pub(crate) fn given_kwargs(body: &Map<String, Value>) -> Map<String, Value> {
+    let mut kwargs = body.get("chat_template_kwargs").and_then(Value::as_object).cloned().unwrap_or_default();
+    kwargs.retain(|_, value| !value.is_null() && value != "auto");
     kwargs
 }

@@ -103,7 +103,7 @@ const SAMPLING: &[Field] = &[
 
 /// Fields that both endpoints have at their end.
 const EXTENSIONS: &[Field] = &[
-    Field("mm_payload", Kind::OneOf(&["tensors", "none"]), Optional),
+    Field("mm_payload", MM_PAYLOAD, Optional),
     Field("return_mm_kwargs", Kind::Flag, Nullable),
     Field("kv_transfer_params", Kind::Dictionary, Nullable),
     Field("ec_transfer_params", Kind::Dictionary, Nullable),
@@ -198,6 +198,9 @@ pub(super) const STREAM_OPTIONS: Kind = Kind::Object(&object(&[
 
 /// `media_io_kwargs`
 pub(super) const MEDIA: Kind = Kind::DictionaryOf(&Kind::Dictionary);
+
+/// `mm_payload`
+pub(super) const MM_PAYLOAD: Kind = Kind::OneOf(&["tensors", "none"]);
 
 /// `repetition_detection`
 pub(super) const REPETITION: Kind = Kind::Dataclass(

@@ -86,6 +86,7 @@ pub(super) enum FieldFault<'a> {
 
 impl FieldFault<'static> {
     pub(super) const MISSING: Self = Self::Plain("missing", "Field required");
+    pub(super) const EXTRA: Self = Self::Plain("extra_forbidden", "Extra inputs are not permitted");
     pub(super) const NO_DICTIONARY: Self = Self::Plain("dict_type", "Input should be a valid dictionary");
     /// Of an object that is read into a schema of its own.
     pub(super) const NO_ATTRIBUTES: Self =

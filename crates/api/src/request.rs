@@ -113,6 +113,7 @@ request! {
         /// Its part in disaggregated serving, where it has one.
         pub kv_transfer: Option<KvTransferParams> = KvTransferParams::read(body),
         pub(super) max_tokens: Option<(&'static str, i128)> = max_tokens(api, body),
+        routed_experts_prompt_start: i128 = body.whole("routed_experts_prompt_start").unwrap_or(0),
         most_unasked: Option<u32> = None,
         /// True where tools are taken that nothing would find calls of.
         pub(super) takes_any_tools: bool = false,

@@ -221,22 +221,25 @@ fn response_format(body: &Map<String, Value>) -> Result<(), ApiError> {
         let message = "When response_format type is 'json_schema', the 'json_schema' field must be provided.";
         return Err(ApiError::parameter("response_format", message));
     }
-    let has = |name: &str| format.contains_key(name);
-    let is_list = |name: &str| format.get(name).is_some_and(Value::is_array);
-    let is_tag = has("format") || (is_list("structures") && is_list("triggers"));
-    if format.get("type").and_then(Value::as_str) == Some("structural_tag") && !is_tag {
+    if format.get("type").and_then(Value::as_str) == Some("structural_tag") && !is_tag(format) {
         return Err(invalid_tag("response_format"));
     }
     Ok(())
+}
+
+/// Returns whether it may be a structural tag: a format of some type, or structures that something triggers.
+fn is_tag(tag: &Map<String, Value>) -> bool {
+    let has_items = |name: &str| tag.get(name).and_then(Value::as_array).is_some_and(|items| !items.is_empty());
+    let has_type = tag.get("format").and_then(|format| format.get("type")).is_some_and(Value::is_string);
+    has_type || (tag.get("structures").is_some_and(Value::is_array) && has_items("triggers"))
 }
 
 /// A structural tag is an object, as the text that it came as.
 fn structural_tag(body: &Map<String, Value>) -> Result<(), ApiError> {
     let requested = body.get("structured_outputs").and_then(|requested| requested.get("structural_tag"));
     let Some(tag) = requested.filter(|tag| !tag.is_null()) else { return Ok(()) };
-    let read = tag.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
-    let is_tag = read.is_some_and(|tag| tag.get("format").is_some() || tag.get("structures").is_some());
-    if is_tag { Ok(()) } else { Err(invalid_tag("structured_outputs")) }
+    let read = tag.as_str().and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok());
+    if read.is_some_and(|tag| is_tag(&tag)) { Ok(()) } else { Err(invalid_tag("structured_outputs")) }
 }
 
 /// Counts the kinds of constraint, of which only one may be there. The engine asks for them before it looks at the type.
@@ -276,7 +279,7 @@ fn completion_structured_outputs(body: &Map<String, Value>) -> Result<(), ApiErr
     structural_tag(body)
 }
 
-fn cache_salt(body: &Map<String, Value>) -> Result<(), ApiError> {
+pub(super) fn cache_salt(body: &Map<String, Value>) -> Result<(), ApiError> {
     let message = match body.get("cache_salt") {
         None | Some(Value::Null) => return Ok(()),
         Some(Value::String(salt)) if !salt.is_empty() => {

@@ -42,6 +42,8 @@ pub(super) enum Kind {
     ById(&'static Self),
     /// An object with fields of its own.
     Object(&'static Object),
+    /// An object with these fields and no others.
+    Closed(&'static Object),
     /// An object with fields of its own, read by the reader with the shorter error for what is no object.
     TypedDict(&'static Object),
     /// An object that becomes one of the engine's parameter classes.
@@ -179,6 +181,12 @@ pub(super) fn judge(kind: &Kind, value: &Value, loc: &Loc<'_>, issues: &mut Issu
         },
         Kind::ById(kind) => by_id(kind, value, loc, issues),
         Kind::Object(object) => fields_of(object, FieldFault::NO_ATTRIBUTES, value, loc, issues),
+        Kind::Closed(object) => {
+            fields_of(object, FieldFault::NO_ATTRIBUTES, value, loc, issues);
+            let is_extra = |(key, _): &(&String, &Value)| !object.fields.iter().any(|Field(name, ..)| name == key);
+            let extra = value.as_object().into_iter().flatten().filter(is_extra);
+            extra.for_each(|(key, value)| issues.push(&loc.field(key), FieldFault::EXTRA, value));
+        }
         Kind::TypedDict(object) => fields_of(object, FieldFault::NO_DICTIONARY, value, loc, issues),
         Kind::Dataclass(name, object) => fields_of(object, FieldFault::NoDataclass(name), value, loc, issues),
         Kind::InstanceOr(_, object) if fits(&Kind::TypedDict(object), value) => {}

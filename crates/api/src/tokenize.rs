@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{
     body::ValidBody,
-    conversation::ChatPrompt,
+    conversation::{ChatPrompt, RequestTemplates},
     error::ApiError,
     fields,
     issues::{Issues, Loc},
@@ -15,6 +15,7 @@ use super::{
         Need::{Nullable, Optional, Required},
         Object, object,
     },
+    unserved::MediaOptions,
     values,
 };
 
@@ -29,6 +30,7 @@ pub struct TokenizeRequest {
     pub add_special_tokens: bool,
     /// True where the tokens are returned as texts too.
     pub return_token_strs: bool,
+    media: MediaOptions,
 }
 
 /// Input to tokenize.
@@ -63,6 +65,7 @@ impl TokenizeRequest {
             model: body.text("model"),
             add_special_tokens: body.flag("add_special_tokens", !is_chat),
             return_token_strs: body.flag("return_token_strs", false),
+            media: MediaOptions::read(&body),
             input: TokenizeInput::Prompt(body.text("prompt").unwrap_or_default()),
         };
         if is_chat {
@@ -77,6 +80,17 @@ impl TokenizeRequest {
             schema::check(&CHAT, &map, &Loc::BODY, &mut issues);
         }
         issues.unless_any(read)
+    }
+
+    /// Checks what the engine refuses once the model is known.
+    ///
+    /// # Errors
+    /// 400 for a template or options of media that may not be brought, and for a conversation that cannot be rendered.
+    pub fn check_served(&self, templates: RequestTemplates) -> Result<(), ApiError> {
+        let TokenizeInput::Chat(chat) = &self.input else { return self.media.check() };
+        chat.check_template(templates)?;
+        self.media.check()?;
+        chat.check_conversation()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Api, body::ValidBody, error::ApiError};
+use super::{Api, body::ValidBody, error::ApiError, python};
 
 /// Fields that are refused once the model is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,7 +10,14 @@ pub(super) struct Unserved {
     /// Why its `suffix` is refused; `None` without one.
     suffix: Option<&'static str>,
     embeds: bool,
-    media: bool,
+    media: MediaOptions,
+}
+
+/// Options of the processing of media that a request brings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct MediaOptions {
+    processor: bool,
+    loading: bool,
 }
 
 impl Unserved {
@@ -19,7 +26,7 @@ impl Unserved {
         Self {
             suffix: (api == Api::Completions && body.get("suffix").is_some()).then(|| suffix_refusal(body)),
             embeds: body.get("prompt_embeds").is_some_and(|embeds| !is_empty(embeds)),
-            media: body.get("media_io_kwargs").and_then(Value::as_object).is_some_and(|media| !media.is_empty()),
+            media: MediaOptions::read(body),
         }
     }
 
@@ -32,14 +39,28 @@ impl Unserved {
             let message = "You must set `--enable-prompt-embeds` to input `prompt_embeds`.";
             return Err(ApiError::parameter("prompt_embeds", message));
         }
-        if self.media {
-            return Err(ApiError::parameter(
-                "media_io_kwargs",
-                "Per-request media_io_kwargs are disabled by default because they can change multimodal media loading \
-                 resource usage. Start the server with --trust-request-mm-kwargs only when clients are trusted.",
-            ));
-        }
-        Ok(())
+        self.media.check()
+    }
+}
+
+impl MediaOptions {
+    /// Reads a body of any family: the engine looks for these fields in all of them, whatever they are.
+    pub(super) fn read(body: &ValidBody<'_>) -> Self {
+        let is_set = |name: &str| python::truthy(body.get(name));
+        Self { processor: is_set("mm_processor_kwargs"), loading: is_set("media_io_kwargs") }
+    }
+
+    pub(super) fn check(self) -> Result<(), ApiError> {
+        let (field, what) = match self {
+            Self { processor: true, .. } => ("mm_processor_kwargs", "preprocessing"),
+            Self { loading: true, .. } => ("media_io_kwargs", "media loading"),
+            Self { .. } => return Ok(()),
+        };
+        let message = format!(
+            "Per-request {field} are disabled by default because they can change multimodal {what} resource usage. Start \
+             the server with --trust-request-mm-kwargs only when clients are trusted."
+        );
+        Err(ApiError::parameter(field, &message))
     }
 }
 

@@ -80,7 +80,7 @@ pub(super) fn float(value: &Value) -> ValueResult<f64> {
 /// A value as a number in a range, both ends included.
 pub(super) fn float_in(value: &Value, least: i32, most: i32) -> ValueResult<f64> {
     match float(value)? {
-        number if number > f64::from(most) => Err(FieldFault::AtMost(most.into(), ".0")),
+        number if number > f64::from(most) || number.is_nan() => Err(FieldFault::AtMost(most.into(), ".0")),
         number if number < f64::from(least) => Err(FieldFault::AtLeast(least.into(), ".0")),
         number => Ok(number),
     }

@@ -135,6 +135,10 @@ async fn a_client_names_its_rank() {
         complete(&alone, Some("1")).await.json()["error"]["message"],
         "data_parallel_rank 1 is out of range [0, 1)."
     );
+    let body = json!({"input": "x", "max_output_tokens": 2});
+    let mut response = post("/v1/responses", &body);
+    response.headers.push((RANK, "1"));
+    assert_eq!(client::send(alone.address, &response).await.status, 200, "the engine does not look for it there");
 }
 
 #[tokio::test]

@@ -36,7 +36,7 @@ fn connector(name: &str, role: KvRole) -> KvTransferConfig {
 
 /// A server of made-up tokens behind an engine, with its steps' duration and its connector.
 fn synthetic(step: Duration, kv_transfer: Option<KvTransferConfig>) -> Config {
-    behind(EngineConfig { kv_transfer, ..engine(step) })
+    Config { scale_out: true, ..behind(EngineConfig { kv_transfer, ..engine(step) }) }
 }
 
 async fn prefill() -> Server {
@@ -197,6 +197,16 @@ async fn chats_streams_and_prompts_that_are_cached_on_either_side_go_through_too
     for server in [&first, &second] {
         sound(server).await;
     }
+}
+
+#[tokio::test]
+async fn tokens_go_through_as_completions_do() {
+    let (first, second) = (prefill().await, decode(Duration::ZERO).await);
+    let body = json!({"token_ids": prompt(1, 100), "sampling_params": {"max_tokens": 3, "ignore_eos": true}});
+    let answer = through(&first, &second, "/inference/v1/generate", &body).await.json();
+    assert_eq!((&answer["usage"]["completion_tokens"], &answer["kv_transfer_params"]), (&json!(3), &Value::Null));
+    until(&first, &IDLE).await;
+    assert_eq!(until(&second, &IDLE).await["vllm:external_prefix_cache_hits_total"], 100.0);
 }
 
 #[tokio::test]

@@ -238,6 +238,9 @@ async fn a_batch_has_a_choice_for_each_conversation() {
     assert_eq!(answer["choices"][1]["message"]["content"], "Good bye.");
     assert_eq!(answer["choices"][1]["index"], 1);
     assert_eq!(answer["usage"]["prompt_tokens_details"], Value::Null);
+    let config = play_server::config(&[MatchBy::Next], vec![record("Hello.")]);
+    let scored = json!({"messages": [user], "prompt_logprobs": 1});
+    assert_eq!(ask(config, "/v1/chat/completions/batch", &scored).await.json()["prompt_logprobs"], Value::Null);
 }
 
 #[tokio::test]

@@ -96,6 +96,12 @@ async fn nothing_is_kept() {
     assert_eq!(client::send(server.address, &wrong).await.status, 405);
     let follows = ask(&json!({"input": "Hi", "previous_response_id": "resp_3"})).await;
     assert_eq!((follows.status, follows.text()), (404, missing("resp_3")));
+    let twice = ask(&json!({"input": "Hi", "previous_response_id": "resp_3", "previous_input_messages": [{}]})).await;
+    assert_eq!(
+        twice.json()["error"],
+        json!({"message": "Only one of `previous_input_messages` and `previous_response_id` can be set.",
+            "type": "invalid_request_error", "param": "previous_response_id", "code": 400})
+    );
     let background = ask(&json!({"input": "Hi", "background": true})).await;
     assert_eq!(background.status, 400);
     assert_eq!(

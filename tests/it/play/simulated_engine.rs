@@ -106,7 +106,7 @@ async fn as_many_tokens_are_cached_as_fit_whole_blocks_before_the_last_token() {
 
 #[tokio::test]
 async fn streams_report_what_was_cached_too_and_a_salt_keeps_prompts_apart() {
-    let server = server(engine(Duration::ZERO)).await;
+    let server = start(Config { scale_out: true, ..synthetic(engine(Duration::ZERO)) }).await;
     let ids = prompt(2, 100);
     let options = json!({"include_usage": true});
     let mut cached = Vec::new();
@@ -117,7 +117,12 @@ async fn streams_report_what_was_cached_too_and_a_salt_keeps_prompts_apart() {
         let last: Value = serde_json::from_str(events[events.len() - 2].strip_prefix("data: ").unwrap()).unwrap();
         cached.push(last["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap());
     }
-    assert_eq!(cached, [0, 96, 0]);
+    for salt in ["c", "c", "d"] {
+        let body = json!({"token_ids": ids, "sampling_params": {"max_tokens": 2}, "cache_salt": salt});
+        let answer = client::send(server.address, &post("/inference/v1/generate", &body)).await.json();
+        cached.push(answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap());
+    }
+    assert_eq!(cached, [0, 96, 0, 0, 96, 0]);
 }
 
 #[tokio::test]

@@ -2,10 +2,13 @@
 
 use serde_json::{Map, Value};
 
-use crate::schema::{
-    Field, Kind,
-    Need::{Nullable, Optional, Required},
-    Object, object,
+use crate::{
+    fields::MM_PAYLOAD,
+    schema::{
+        Field, Kind,
+        Need::{Nullable, Optional, Required},
+        Object, object,
+    },
 };
 
 const BLOCK_TYPES: &[&str] = &[
@@ -111,6 +114,8 @@ pub(super) static REQUEST: Object = Object {
         Field("tools", TOOLS, Nullable),
         Field("top_k", Kind::Int, Nullable),
         Field("top_p", Kind::Float, Nullable),
+        Field("mm_payload", MM_PAYLOAD, Optional),
+        Field("return_mm_kwargs", Kind::Flag, Nullable),
         Field("cache_salt", Kind::SomeText, Nullable),
         Field("watermarking", Kind::Flag, Nullable),
         Field("kv_transfer_params", Kind::Dictionary, Nullable),

@@ -67,6 +67,20 @@ impl GenerationRequest {
         )))
     }
 
+    /// Checks that the experts of a prompt's tokens are asked for from a place within it; a beam search asks for none.
+    ///
+    /// # Errors
+    /// 400 for a place beyond the prompt.
+    pub fn check_routed_experts(&self, prompt_tokens: u32) -> Result<(), ApiError> {
+        let start = self.routed_experts_prompt_start;
+        if self.sampling.is_beam_search || (0..=prompt_tokens.into()).contains(&start) {
+            return Ok(());
+        }
+        let name = "routed_experts_prompt_start";
+        let message = format!("{name} must be between 0 and the prompt length ({prompt_tokens}), inclusive.");
+        Err(ApiError::parameter_value(name, &message, &start.to_string()))
+    }
+
     /// Checks the words that the answer may not have, after everything else about the first prompt. `encode` gives the ids of a
     /// text without special tokens.
     ///

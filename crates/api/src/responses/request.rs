@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::{items, schema};
 use crate::{
-    Api, ApiError, GenerationRequest, json, request::check_constraint, schema::check_body, token_in_out::RenderRequest,
-    values,
+    Api, ApiError, GenerationRequest, json, python, request::check_constraint, schema::check_body,
+    token_in_out::RenderRequest, values,
 };
 
 /// Fields that are spelled alike in both requests.
@@ -37,6 +37,8 @@ const PASSED_ON: &[&str] = &[
     "ec_transfer_params",
     "vllm_xargs",
     "chat_template_kwargs",
+    "media_io_kwargs",
+    "mm_processor_kwargs",
     "request_id",
 ];
 
@@ -74,6 +76,19 @@ impl ResponsesRequest {
     #[must_use]
     pub fn previous(&self) -> Option<&str> {
         self.given("previous_response_id").and_then(Value::as_str)
+    }
+
+    /// Checks that what came before is given in one way.
+    ///
+    /// # Errors
+    /// 400 for messages beside a response.
+    pub fn check_previous(&self) -> Result<(), ApiError> {
+        let is_given = |name: &str| python::truthy(self.given(name));
+        if is_given("previous_input_messages") && is_given("previous_response_id") {
+            let message = "Only one of `previous_input_messages` and `previous_response_id` can be set.";
+            return Err(ApiError::invalid_request(400, message, "previous_response_id"));
+        }
+        Ok(())
     }
 
     /// The model that was requested.

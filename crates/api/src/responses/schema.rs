@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 use super::tools::{FORMAT, TOOL_CHOICE, TOOLS};
 use crate::{
     ApiError,
-    fields::{STOPS, STRUCTURED_OUTPUTS},
-    python,
+    fields::{MEDIA, MM_PAYLOAD, STOPS, STRUCTURED_OUTPUTS},
+    python, rules,
     schema::{
         Field, INT64, Kind,
         Need::{Nullable, Optional, Required},
@@ -84,9 +84,13 @@ pub(super) static REQUEST: Object = object(&[
     Field("watermarking", Kind::Flag, Nullable),
     Field("request_id", Kind::Text, Optional),
     Field("session_id", Kind::Text, Nullable),
+    Field("media_io_kwargs", MEDIA, Nullable),
+    Field("mm_processor_kwargs", Kind::Dictionary, Nullable),
     Field("priority", INT64, Optional),
-    Field("cache_salt", Kind::SomeText, Nullable),
+    Field("mm_payload", MM_PAYLOAD, Optional),
+    Field("return_mm_kwargs", Kind::Flag, Nullable),
     Field("enable_response_messages", Kind::Flag, Optional),
+    Field("previous_input_messages", Kind::List(&Kind::Dictionary), Nullable),
     Field("structured_outputs", STRUCTURED_OUTPUTS, Nullable),
     Field("repetition_penalty", Kind::Float, Nullable),
     Field("seed", INT64, Nullable),
@@ -116,11 +120,7 @@ pub(super) fn before(body: &mut Map<String, Value>) -> Result<(), ApiError> {
     if python::truthy(body.get("background")) && !stored {
         return Err(ApiError::parameter("background", "background can only be used when `store` is true"));
     }
-    if body.get("cache_salt").is_some_and(|salt| salt == "") {
-        let message = "Parameter 'cache_salt' must be a non-empty string if provided.";
-        return Err(ApiError::parameter("cache_salt", message));
-    }
-    Ok(())
+    rules::cache_salt(body)
 }
 
 fn tool_choice(body: &mut Map<String, Value>) -> Result<(), ApiError> {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::TokenRequest;
 use crate::{
     Api, UsageEvents,
-    answer::AnswerChoice,
+    answer::{AnswerChoice, json_or_null},
     escape::{EscapeOutput, put_escaped, put_ids, put_number},
     stream::{AnswerHead, ChoiceChunk, StopReason, put_reason},
     usage::Usage,
@@ -90,7 +90,9 @@ impl TokenEncoder {
         out.put(",\"prompt_logprobs\":null,\"prompt_token_id_logprobs\":null,\"prompt_token_ids\":");
         let prompt = choices.first().filter(|_| self.repeats_prompt).and_then(|choice| choice.prompt_ids.as_deref());
         put_ids(&mut out, prompt);
-        out.put(",\"mm_placeholders\":null,\"metrics\":null,\"kv_transfer_params\":null,\"ec_transfer_params\":null");
+        out.put(",\"mm_placeholders\":null,\"metrics\":null,\"kv_transfer_params\":");
+        out.put(json_or_null(choices.last().and_then(|choice| choice.kv_transfer_params.as_deref())));
+        out.put(",\"ec_transfer_params\":null");
         self.put_mode(&mut out);
         for (index, choice) in (0..).zip(choices) {
             if index > 0 {

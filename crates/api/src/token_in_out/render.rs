@@ -5,7 +5,12 @@
 use serde_json::{Map, Value, json};
 
 use crate::{
-    Api, ApiError, body::ValidBody, conversation::template_kwargs, json, python, structured::RequestedStructure, values,
+    Api, ApiError,
+    body::ValidBody,
+    conversation::{given_kwargs, template_kwargs},
+    json, python,
+    structured::RequestedStructure,
+    values,
 };
 
 /// Temperatures below this are none.
@@ -94,7 +99,7 @@ impl RenderRequest {
         let mut kwargs = Map::new();
         kwargs.insert("cohere_format".to_owned(), "cmd4".into());
         kwargs.extend(server.clone());
-        kwargs.extend(self.given("chat_template_kwargs").and_then(Value::as_object).cloned().unwrap_or_default());
+        kwargs.extend(given_kwargs(&self.body));
         kwargs.insert("add_generation_prompt".to_owned(), self.is_set("add_generation_prompt", true).into());
         kwargs.insert("continue_final_message".to_owned(), self.is_set("continue_final_message", false).into());
         put(&mut kwargs, "documents", self.given("documents").cloned());
@@ -138,12 +143,14 @@ impl RenderRequest {
             .or(logprobs.filter(|_| self.family == RenderFamily::Of(Api::Completions) && self.is_set("echo", false)));
         put(&mut out, "logprobs", logprobs);
         put(&mut out, "prompt_logprobs", prompt_logprobs);
-        put(&mut out, "logprob_token_ids", self.given("logprob_token_ids").cloned());
+        put(&mut out, "logprob_token_ids", self.ids("logprob_token_ids"));
         self.put_shape(&mut out);
         put(&mut out, "bad_words", Some(self.list("bad_words")));
         put(&mut out, "skip_reading_prefix_cache", Some(prompt_logprobs.is_some()));
-        put(&mut out, "thinking_token_budget", self.given("thinking_token_budget").cloned());
+        put(&mut out, "thinking_token_budget", self.int("thinking_token_budget").filter(|budget| *budget != -1));
         put(&mut out, "repetition_detection", self.given("repetition_detection").map(repetition));
+        let routed_from = self.int("routed_experts_prompt_start").filter(|start| *start != 0);
+        put(&mut out, "routed_experts_prompt_start", routed_from);
         out
     }
 
@@ -155,7 +162,7 @@ impl RenderRequest {
         put(out, "repetition_penalty", Some(self.float("repetition_penalty", 1.0)));
         let is_greedy = temperature < GREEDY;
         put(out, "temperature", Some(if is_greedy { temperature } else { temperature.max(COOLEST) }));
-        put(out, "watermarking", self.given("watermarking").cloned());
+        put(out, "watermarking", self.given("watermarking").map(values::is_set));
         if !is_greedy {
             put(out, "top_p", Some(self.float("top_p", top_p)));
             put(out, "top_k", self.int("top_k").filter(|k| *k != 0));
@@ -166,7 +173,7 @@ impl RenderRequest {
 
     fn put_ends(&self, out: &mut Map<String, Value>, max_tokens: u32) {
         put(out, "stop", Some(self.stop()));
-        put(out, "stop_token_ids", Some(self.list("stop_token_ids")));
+        put(out, "stop_token_ids", Some(self.ids("stop_token_ids").unwrap_or_default()));
         put(out, "ignore_eos", self.flag("ignore_eos", false));
         put(out, "max_tokens", Some(max_tokens).filter(|most| *most != UNWRITTEN_TOKENS));
         put(out, "min_tokens", self.int("min_tokens").filter(|least| *least != 0));
@@ -191,7 +198,7 @@ impl RenderRequest {
             bias.iter().map(|(id, value)| (id.clone(), clamped(value))).collect()
         };
         put(out, "logit_bias", self.given("logit_bias").and_then(Value::as_object).map(biased));
-        put(out, "allowed_token_ids", self.given("allowed_token_ids").cloned());
+        put(out, "allowed_token_ids", self.ids("allowed_token_ids"));
         put(out, "extra_args", self.extra_args());
     }
 
@@ -226,6 +233,11 @@ impl RenderRequest {
 
     fn list(&self, name: &str) -> Vec<Value> {
         ValidBody(&self.body).list(name).unwrap_or_default()
+    }
+
+    fn ids(&self, name: &str) -> Option<Vec<i64>> {
+        let id = |value: &Value| values::int(value).ok().map(values::clamped);
+        self.given(name)?.as_array().map(|ids| ids.iter().filter_map(id).collect())
     }
 
     fn int(&self, name: &str) -> Option<i64> {
@@ -319,6 +331,25 @@ mod tests {
         assert_eq!(
             sampling_params(Api::Chat, &chat, 16, (1.0, 1.0)),
             r#"{"presence_penalty":0.0,"frequency_penalty":0.0,"repetition_penalty":1.0,"temperature":1.0,"top_p":1.0,"min_p":0.0,"seed":3,"stop":[],"stop_token_ids":[],"logprobs":2,"output_kind":1,"skip_clone":true,"structured_outputs":{"json":{"type":"object"},"regex":null,"choice":null,"grammar":null,"json_object":null,"disable_any_whitespace":false,"disable_additional_properties":false,"whitespace_pattern":null,"structural_tag":null,"_backend":null,"_backend_was_auto":false},"bad_words":[],"skip_reading_prefix_cache":false,"thinking_token_budget":5}"#
+        );
+    }
+
+    #[test]
+    fn values_are_written_as_the_engine_reads_them() {
+        let completion = json!({
+            "prompt": "a", "allowed_token_ids": [true, "7"], "stop_token_ids": [2.0], "watermarking": "1",
+            "thinking_token_budget": -1, "routed_experts_prompt_start": 2,
+        });
+        let params: Value =
+            serde_json::from_str(&sampling_params(Api::Completions, &completion, 16, (1.0, 1.0))).unwrap();
+        assert_eq!(params["allowed_token_ids"], json!([1, 7]));
+        assert_eq!((&params["stop_token_ids"], &params["watermarking"]), (&json!([2]), &json!(true)));
+        assert_eq!((params.get("thinking_token_budget"), &params["routed_experts_prompt_start"]), (None, &json!(2)));
+        let chat = json!({"messages": [], "chat_template_kwargs": {"a": null, "b": "auto", "c": 1}});
+        let request = RenderRequest::parse(Api::Chat, chat.to_string().as_bytes()).unwrap();
+        assert_eq!(
+            Value::Object(request.with_reasoning(&Map::new()).reasoning_kwargs.unwrap()),
+            json!({"cohere_format": "cmd4", "c": 1, "add_generation_prompt": true, "continue_final_message": false})
         );
     }
 }

@@ -8,9 +8,9 @@ use crate::{
     Api, ApiError, GenerationInput, GenerationRequest, KvTransferParams, PromptInput, Spelling,
     body::ValidBody,
     fields::{REPETITION, STREAM_OPTIONS, STRUCTURED_OUTPUTS},
-    json,
+    json, rules,
     schema::{
-        Field, INT64, Kind,
+        Field, INT64, Kind, NOT_NEGATIVE,
         Need::{Nullable, Optional, Required},
         Object, check_body, object,
     },
@@ -63,17 +63,34 @@ static SAMPLING_PARAMS: Object = object(&[
     Field("trace_decode_token_ids", IDS, Nullable),
 ]);
 
+static REASONING_KWARGS: Object = object(&[Field("chat_template_kwargs", Kind::Dictionary, Optional)]);
+
+/// Hashes and places of media, which are judged and change nothing.
+static FEATURES: Object = object(&[
+    Field("mm_hashes", Kind::DictionaryOf(&Kind::List(&Kind::Text)), Required),
+    Field("mm_placeholders", Kind::DictionaryOf(&Kind::List(&Kind::Object(&PLACEHOLDER))), Required),
+    Field("kwargs_data", SERIALIZED, Nullable),
+    Field("mm_metadata", SERIALIZED, Nullable),
+]);
+static PLACEHOLDER: Object =
+    object(&[Field("offset", NOT_NEGATIVE, Required), Field("length", Kind::IntAbove(0), Required)]);
+const SERIALIZED: Kind = Kind::DictionaryOf(&Kind::List(&Kind::NullOr(&Kind::Text)));
+
 static REQUEST: Object = Object {
     fields: &[
         Field("request_id", Kind::Text, Optional),
         Field("token_ids", Kind::With(&Kind::SomeList(&Kind::Int), not_negative), Required),
+        Field("token_offsets", Kind::List(&Kind::List(&Kind::Int)), Nullable),
+        Field("features", Kind::Object(&FEATURES), Nullable),
+        Field("content_parts", Kind::List(&Kind::Dictionary), Nullable),
         Field("sampling_params", Kind::InstanceOr("SamplingParams", &SAMPLING_PARAMS), Required),
         Field("model", Kind::Text, Nullable),
+        Field("reasoning_ended", Kind::Flag, Nullable),
+        Field("reasoning_parser_kwargs", Kind::Closed(&REASONING_KWARGS), Nullable),
         Field("return_token_ids", Kind::Flag, Nullable),
         Field("output_mode", Kind::OneOf(&["tokens", "text"]), Optional),
         Field("stream", Kind::Flag, Nullable),
         Field("stream_options", STREAM_OPTIONS, Nullable),
-        Field("cache_salt", Kind::SomeText, Nullable),
         Field("priority", INT64, Optional),
         Field("kv_transfer_params", Kind::Dictionary, Nullable),
         Field("ec_transfer_params", Kind::Dictionary, Nullable),
@@ -108,10 +125,7 @@ impl TokenRequest {
     /// The engine's or the framework's error for a body that does not fit.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let body = json::object(body)?;
-        if body.get("cache_salt").is_some_and(|salt| salt == "") {
-            let message = "Parameter 'cache_salt' must be a non-empty string if provided.";
-            return Err(ApiError::parameter("cache_salt", message));
-        }
+        rules::cache_salt(&body)?;
         check_body(&REQUEST, &body).map(|()| Self { body })
     }
 
@@ -152,7 +166,7 @@ impl TokenRequest {
             completion.extend(self.body.get(here).map(|value| (name.to_owned(), value.clone())));
         };
         put("prompt", "token_ids");
-        for name in ["model", "stream", "request_id"] {
+        for name in ["model", "stream", "request_id", "cache_salt", "priority", "kv_transfer_params"] {
             put(name, name);
         }
         if self.body.get("stream").is_some_and(values::is_set) {

@@ -80,11 +80,17 @@ impl ShownPrompt {
 pub(crate) struct ValidatedRequest {
     pub(crate) request: Arc<GenerationRequest>,
     pub(crate) prompts: Vec<AdmittedPrompt>,
-    /// What the engine refuses once it has begun to answer, of a request for a stream: the stream has it as an event.
+    /// What the engine refuses of it, which a stream that has begun has as an event.
     pub(crate) refused: Option<ApiError>,
 }
 
 impl ValidatedRequest {
+    /// The request where its answer begins: nothing of it is refused, or it is for a stream.
+    /// Errors: what the engine refuses otherwise.
+    pub(crate) fn begun(self) -> Result<Self, ApiError> {
+        if self.request.stream { Ok(self) } else { self.accepted() }
+    }
+
     /// The request where nothing of it is refused.
     /// Errors: what a stream would have as an event.
     pub(crate) fn accepted(self) -> Result<Self, ApiError> {

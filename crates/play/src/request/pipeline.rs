@@ -182,7 +182,8 @@ pub(crate) async fn start<T: Send + 'static>(
     arrival: Arrival,
     read: impl FnOnce(&ServerState, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
 ) -> Result<(Started, T), ApiError> {
-    let (validated, rest) = match validated(state, arrival.body.clone(), read).await {
+    let validated = validated(state, arrival.body.clone(), read).await;
+    let (validated, rest) = match validated.and_then(|(validated, rest)| Ok((validated.begun()?, rest))) {
         Ok(validated) => validated,
         Err(refused) => return Err(arrival.refused(state, refused).await),
     };
@@ -194,7 +195,7 @@ async fn begin(state: &Arc<ServerState>, arrival: Arrival, validated: ValidatedR
     let Arrival { headers, session, recorded, at, clock, .. } = arrival;
     let ValidatedRequest { request, prompts, refused } = validated;
     let session_id = header_text(&headers, "x-session-id").map(str::to_owned);
-    let rank = rank_of(&headers);
+    let rank = rank_of(&headers).filter(|_| !request.is_response());
     let request_id = header_text(&headers, REQUEST_ID).map(str::to_owned).or_else(|| request.request_id.clone());
     let (stream, choices_before, wants_values) = (request.stream, 0, false);
     let from =

@@ -36,7 +36,7 @@ pub(crate) async fn cached_or_validated(
     if let Some(known) = state.work.memo.recall(key, &body) {
         return again(&known, state);
     }
-    let (validated, ()) = validated(state, body.clone(), reader(api)).await?;
+    let validated = validated(state, body.clone(), reader(api)).await?.0.begun()?;
     if validated.refused.is_none() {
         remember(state, key, &body, &validated);
     }
@@ -71,7 +71,7 @@ fn remember(state: &ServerState, key: BodyKey, body: &[u8], validated: &Validate
 }
 
 /// The request and its prompts, and whatever else `read` gives.
-/// Errors: everything that the engine refuses before the first byte. What it refuses after the first byte of a stream is in the request.
+/// Errors: everything that is refused before the engine is asked. What the engine refuses is in the request.
 pub(crate) async fn validated<T: Send + 'static>(
     state: &Arc<ServerState>,
     body: Bytes,
@@ -89,14 +89,14 @@ pub(crate) async fn validated<T: Send + 'static>(
     off_the_loop(size, work).await
 }
 
-/// A request whose prompts are wanted and no answer: each prompt's ids with the most output tokens that it may have.
+/// A request whose prompts are wanted and no answer, for which no engine is asked: each prompt's ids with the most output tokens that it
+/// may have.
 pub(crate) async fn prompts_of<T: Send + 'static>(
     state: &Arc<ServerState>,
     body: Bytes,
     read: impl FnOnce(&ServerState, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
 ) -> Result<(Option<String>, Vec<(Arc<[u32]>, u32)>, T), ApiError> {
-    let (validated, rest) = validated(state, body, read).await?;
-    let ValidatedRequest { request, prompts, .. } = validated.accepted()?;
+    let (ValidatedRequest { request, prompts, .. }, rest) = validated(state, body, read).await?;
     let prompts = prompts.into_iter().map(|AdmittedPrompt { read, .. }| (read.ids, most_tokens(read.max_tokens)));
     Ok((request.request_id.clone(), prompts.collect(), rest))
 }
@@ -132,17 +132,18 @@ fn check_in_engine(
     if ids.is_empty() {
         return Err(ApiError::bad_request("The decoder prompt cannot be empty"));
     }
+    let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+    if request.only_echoes() {
+        GenerationRequest::check_room(count, state.model.max_model_len)?;
+    }
+    request.check_routed_experts(count)?;
     if is_first {
         request.check_bad_words(|word| tokenizer.encode(word, SpecialTokens::Skip).map_err(refused))?;
-    }
-    if request.only_echoes() {
-        let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
-        GenerationRequest::check_room(count, state.model.max_model_len)?;
     }
     Ok(())
 }
 
-/// Makes ids of the request's prompts and validates them in the engine's order; gives what it refuses within a stream, too.
+/// Makes ids of the request's prompts and validates them in the engine's order; gives what it refuses once it has all of them, too.
 fn read_prompts(
     state: &ServerState,
     request: &GenerationRequest,
@@ -151,7 +152,7 @@ fn read_prompts(
     request.check_served(state.served())?;
     let permits = admitted(state, request)?;
     let special = special(request.add_special_tokens);
-    let (is_first, in_stream) = (Cell::new(true), OnceCell::new());
+    let (is_first, in_engine) = (Cell::new(true), OnceCell::new());
     let validated = |mut ids: Arc<[u32]>, shown, echo, (media, beginning): (Option<MediaHashes>, _), permit| {
         check_cancelled()?;
         if let Some(truncation) = request.truncation {
@@ -160,10 +161,7 @@ fn read_prompts(
         let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
         let max_tokens = request.check_prompt(count, state.model.max_model_len)?;
         if let Err(error) = check_in_engine(state, request, &ids, is_first.take()) {
-            if !request.stream {
-                return Err(error);
-            }
-            let _first = in_stream.set(error);
+            let _first = in_engine.set(error);
         }
         let hashes = state.replay.as_ref().map(|replay| replay.hasher.hash(&ids)).unwrap_or_default();
         let hashes = Arc::new(hashes);
@@ -198,7 +196,7 @@ fn read_prompts(
             inputs.iter().zip(permits).map(read).collect()
         }
     };
-    Ok((prompts?, in_stream.into_inner()))
+    Ok((prompts?, in_engine.into_inner()))
 }
 
 /// The answer that a chat has the beginning of; `None` where its last message is none, or no text.

@@ -86,6 +86,7 @@ fn history(state: &ServerState, request: &ResponsesRequest) -> Result<Vec<serde_
     if state.kept.is_none() && request.is_background() {
         return Err(no_store());
     }
+    request.check_previous()?;
     let Some(id) = request.previous() else { return Ok(Vec::new()) };
     state.kept.as_ref().ok_or_else(|| not_found(id))?.conversation(id)
 }

@@ -27,15 +27,12 @@ pub(crate) async fn tokenize(
     Ok(off_the_loop(state.weight_of(body.len()), move || {
         let request = TokenizeRequest::parse(&body)?;
         state.check_model(request.model.as_deref())?;
+        request.check_served(state.config.request_templates)?;
         let tokenizer = &state.model.tokenizer;
         let special = special(request.add_special_tokens);
         let tokens = match &request.input {
             TokenizeInput::Prompt(text) => tokenizer.encode(text, special).map_err(refused)?,
-            TokenizeInput::Chat(chat) => {
-                chat.check_template(state.config.request_templates)?;
-                chat.check_conversation()?;
-                chat_ids(&state, chat, special, None)?.0
-            }
+            TokenizeInput::Chat(chat) => chat_ids(&state, chat, special, None)?.0,
         };
         let spelled = |id: &u32| check_cancelled().map(|()| tokenizer.token_str(*id).unwrap_or_default());
         let token_strs = request.return_token_strs.then(|| tokens.iter().map(spelled).collect());
