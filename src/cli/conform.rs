@@ -3,7 +3,6 @@
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Args, ValueEnum};
-use http::{HeaderName, HeaderValue};
 use serde_json::json;
 
 use crate::{
@@ -53,8 +52,8 @@ pub(in crate::cli) struct ConformArgs {
     #[arg(long, value_name = "KEY", hide_env_values = true)]
     api_key: Option<Secret>,
     /// Adds a header to every request.
-    #[arg(long, value_name = "NAME: VALUE", value_parser = gateway::header)]
-    header: Vec<(HeaderName, HeaderValue)>,
+    #[arg(long, value_name = "NAME: VALUE", hide_env_values = true)]
+    header: Vec<Secret>,
     /// CA certificate of the server, or its own certificate, a PEM file. Default: the CAs that browsers trust.
     #[arg(long, value_name = "FILE")]
     target_ca: Option<PathBuf>,
@@ -122,7 +121,11 @@ async fn check(args: &ConformArgs, model: &mut Option<String>, checks: &mut Vec<
 
 /// A server that lists no model may have been named with the path of its API.
 fn no_model(args: &ConformArgs, error: ConformError) -> Failure {
-    let advice = api_path_advice(&args.target).filter(|_| matches!(error, ConformError::NoModel { .. }));
+    let advice = match error {
+        ConformError::NoModel { status: 401 | 403, .. } => Some("--api-key names the key that the server asks for"),
+        ConformError::NoModel { .. } => api_path_advice(&args.target),
+        _ => None,
+    };
     let failure = Failure::environment(error);
     if let Some(advice) = advice { failure.hint(advice) } else { failure }
 }

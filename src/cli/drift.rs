@@ -3,7 +3,6 @@
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::Args;
-use http::{HeaderName, HeaderValue};
 use serde_json::json;
 
 use crate::{
@@ -53,8 +52,8 @@ pub(in crate::cli) struct DriftArgs {
     #[arg(long, value_name = "KEY", hide_env_values = true)]
     api_key: Option<Secret>,
     /// Adds a header to every request.
-    #[arg(long, value_name = "NAME: VALUE", value_parser = gateway::header)]
-    header: Vec<(HeaderName, HeaderValue)>,
+    #[arg(long, value_name = "NAME: VALUE", hide_env_values = true)]
+    header: Vec<Secret>,
     /// Values of placeholders in requests, one per line: email:1 = jane@example.org. Requests with other placeholders are not sent.
     #[arg(long, value_name = "FILE")]
     secrets: Option<PathBuf>,

@@ -41,8 +41,8 @@ pub(in crate::cli) struct GatewayArgs {
     #[arg(long, value_name = "KEY", hide_env_values = true)]
     pub(in crate::cli) api_key: Option<Secret>,
     /// Adds a header to every request to the gateway.
-    #[arg(long, value_name = "NAME: VALUE", value_parser = header)]
-    pub(in crate::cli) header: Vec<(HeaderName, HeaderValue)>,
+    #[arg(long, value_name = "NAME: VALUE", hide_env_values = true)]
+    pub(in crate::cli) header: Vec<Secret>,
     /// CA certificate of the gateway, or its own certificate, a PEM file. Default: the CAs that browsers trust.
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) via_ca: Option<PathBuf>,
@@ -57,19 +57,19 @@ pub(in crate::cli) struct GatewayArgs {
     pub(in crate::cli) wait: Duration,
 }
 
-pub(in crate::cli) fn header(typed: &str) -> Result<(HeaderName, HeaderValue), String> {
-    let (name, value) = typed.split_once(':').ok_or("write it as NAME: VALUE")?;
-    let name = name.trim().parse().map_err(|_| format!("`{name}` is not a header name"))?;
-    let value = value
-        .trim()
-        .parse()
-        .map_err(|_| format!("the value of {name} has characters that are not allowed in a header"))?;
+/// Reads a header. Its value may be a key, which no error repeats.
+pub(in crate::cli) fn header(Secret(typed): &Secret) -> Result<(HeaderName, HeaderValue), Failure> {
+    let wrong = |what: &str| Failure::usage(format!("--header: {what}"));
+    let (name, value) = typed.split_once(':').ok_or_else(|| wrong("write it as NAME: VALUE"))?;
+    let name: HeaderName = name.trim().parse().map_err(|_| wrong("what stands before `:` is not a header name"))?;
+    let not_allowed = |_| wrong(&format!("the value of {name} has characters that are not allowed in a header"));
+    let value = value.trim().parse().map_err(not_allowed)?;
     Ok((name, value))
 }
 
 /// The headers that were typed, and `authorization` for a key.
-pub(in crate::cli) fn headers(typed: &[(HeaderName, HeaderValue)], key: Option<&Secret>) -> Result<HeaderMap, Failure> {
-    let mut headers: HeaderMap = typed.iter().cloned().collect();
+pub(in crate::cli) fn headers(typed: &[Secret], key: Option<&Secret>) -> Result<HeaderMap, Failure> {
+    let mut headers = typed.iter().map(header).collect::<Result<HeaderMap, _>>()?;
     if let Some(Secret(key)) = key {
         let wrong = |_| {
             Failure::usage("--api-key: the key has characters that are not allowed in a header, such as a line break")
@@ -110,7 +110,10 @@ impl GatewayArgs {
 
 impl From<GatewayError> for Failure {
     fn from(error: GatewayError) -> Self {
-        Self::environment(error)
-            .hint("start the gateway with that address as the upstream of the model that --model names")
+        let hint = match error.what.contains("certificate") {
+            true => "--via-ca names the certificate of the gateway's CA, or its own",
+            false => "start the gateway with that address as the upstream of the model that --model names",
+        };
+        Self::environment(error).hint(hint)
     }
 }

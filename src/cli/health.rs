@@ -1,6 +1,6 @@
 //! `health`: asks a server once whether it is well, for containers that have no other program.
 
-use std::{process::ExitCode, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::Args;
 use http::Request;
@@ -8,7 +8,7 @@ use http::Request;
 use crate::{
     cli::{
         failure::{Exit, Failure},
-        output, runtime,
+        gateway, output, runtime,
         values::some_time,
     },
     net::upstream::{OutgoingBody, Upstream, UpstreamOptions, UpstreamUrl},
@@ -25,12 +25,15 @@ pub(in crate::cli) struct HealthArgs {
     /// Time limit for the connection and the response together.
     #[arg(long, value_name = "DURATION", value_parser = some_time, default_value = "3s")]
     timeout: Duration,
+    /// CA certificate of the server, or its own certificate, a PEM file. Default: the CAs that browsers trust.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
 }
 
-pub(in crate::cli) fn run(HealthArgs { url, timeout }: HealthArgs) -> Result<ExitCode, Failure> {
+pub(in crate::cli) fn run(HealthArgs { url, timeout, ca }: HealthArgs) -> Result<ExitCode, Failure> {
     runtime::run(async move |_| {
         let server = url.to_string();
-        let options = UpstreamOptions { response_timeout: Some(timeout), ..UpstreamOptions::default() };
+        let options = UpstreamOptions { response_timeout: Some(timeout), ..gateway::options(ca.as_deref())? };
         let request =
             Request::get("/health").body(OutgoingBody::whole(Default::default())).map_err(Failure::environment)?;
         let response = Upstream::new(url, &options).send(request).await.map_err(Failure::environment)?;

@@ -152,7 +152,8 @@ fn plan(args: &ProveArgs, upstream: std::net::SocketAddr) -> ProvePlan {
     if only.is_empty() {
         only.extend(ProveCheck::ALL);
     }
-    let (gateway, prefix) = places(&args.gateway.via.to_string());
+    let via = args.gateway.via.to_string();
+    let (gateway, prefix) = places(&via);
     ProvePlan {
         only,
         cases: args.cases,
@@ -160,7 +161,7 @@ fn plan(args: &ProveArgs, upstream: std::net::SocketAddr) -> ProvePlan {
         isolation: args.streams.get(),
         shrink: args.shrink,
         wait: args.gateway.wait,
-        places: ScriptPlaces { gateway, prefix, upstream },
+        places: ScriptPlaces { gateway, is_tls: via.starts_with("https:"), prefix, upstream },
     }
 }
 

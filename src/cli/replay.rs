@@ -169,15 +169,9 @@ fn setup(args: &ReplayArgs) -> Result<Drive, Failure> {
     if let Some(out) = args.out.as_deref().filter(|out| out.exists()) {
         return Err(outputs::exists("--out", out));
     }
-    if let Some((name, _)) = args.header.iter().find(|(_, text)| HeaderValue::from_str(text).is_err()) {
-        let message = format!("--header {name}: the value has characters that are not allowed in a header");
-        return Err(Failure::usage(message));
-    }
-    let mut headers = args.header.clone();
-    gateway::headers(&[], args.api_key.as_ref())?;
-    if let Some(key) = &args.api_key {
-        headers.push((http::header::AUTHORIZATION, format!("Bearer {}", key.0)));
-    }
+    let headers = gateway::headers(&args.header, args.api_key.as_ref())?;
+    let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let headers = headers.iter().map(|(name, value)| (name.clone(), text(value))).collect();
     let reach =
         UpstreamOptions { response_timeout: Some(args.timeout), ..gateway::options(args.target_ca.as_deref())? };
     let texts = (args.prompt_as == PromptArg::Text).then(PromptTexts::default);

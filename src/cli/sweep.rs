@@ -7,7 +7,10 @@ use http::HeaderMap;
 use serde_json::json;
 
 use crate::{
-    base::{one_line::one_line, units::parse_duration},
+    base::{
+        one_line::one_line,
+        units::{duration_text, parse_duration},
+    },
     cli::{
         failure::Failure,
         gateway::GatewayArgs,
@@ -130,11 +133,12 @@ async fn sweeper(args: &SweepArgs) -> Result<Sweeper, Failure> {
     Ok(Sweeper { behind, client: args.gateway.client()?, direct, plan, counter: AtomicU64::new(0) })
 }
 
-/// The command that repeats a cell alone, without a key.
+/// The command that repeats a cell alone, without keys: --api-key and --header have to be added.
 fn command(args: &SweepArgs, cell: &SweepCell) -> String {
     let mut words = vec!["vllm-vcr".to_owned(), "sweep".to_owned()];
     let mut flag = |name: &str, value: &str| words.extend([format!("--{name}"), output::shell_word(value)]);
     flag("via", &args.gateway.via.to_string());
+    args.gateway.via_ca.iter().for_each(|path| flag("via-ca", &path.to_string_lossy()));
     flag("canary", &args.canary);
     args.canary_as.iter().for_each(|text| flag("canary-as", text));
     match &args.gateway.listen {
@@ -143,6 +147,12 @@ fn command(args: &SweepArgs, cell: &SweepCell) -> String {
     }
     flag("model", &args.gateway.model);
     flag("seed", &args.seed.to_string());
+    flag("allow-bytes", &args.allow_bytes.to_string());
+    if args.compare == CleanCompare::Bytes {
+        flag("compare", "bytes");
+    }
+    flag("pause", &duration_text(args.pause));
+    flag("timeout", &duration_text(args.gateway.timeout));
     flag("only", &cell.to_string());
     words.extend(args.without_usage.then(|| "--without-usage".to_owned()));
     words.join(" ")

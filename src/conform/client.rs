@@ -44,6 +44,8 @@ pub enum ConformError {
     NoModel {
         /// Status, content type and beginning of the answer, or where it leads to.
         came: String,
+        /// Its status.
+        status: u16,
     },
     /// No socket for KV events can be had.
     #[error("--kv-events {endpoint}: {why}")]
@@ -120,6 +122,6 @@ impl ConformClient {
         let answer = self.models().await?;
         let page: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let model = page.pointer("/data/0/id").and_then(Value::as_str).map(str::to_owned);
-        model.ok_or_else(|| ConformError::NoModel { came: described(answer) })
+        model.ok_or_else(|| ConformError::NoModel { came: described(answer), status: answer.status.as_u16() })
     }
 }

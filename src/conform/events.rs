@@ -1,6 +1,6 @@
 //! Events of a stream: what each of them is for, and their order.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::shape::{ShapeDifferences, compare};
 use crate::net::wire::SseSplitter;
@@ -11,6 +11,15 @@ use bytes::Bytes;
 pub(super) struct StreamedEvent {
     pub(super) role: String,
     pub(super) data: Value,
+}
+
+const DELTA: &str = "/choices/0/delta";
+
+impl StreamedEvent {
+    /// Returns true for an event of a token that is a part of a character, or ends the answer.
+    fn is_without_text(&self) -> bool {
+        self.data.pointer(DELTA).is_some_and(|delta| *delta == json!({}))
+    }
 }
 
 pub(super) fn events(body: &Bytes) -> Vec<StreamedEvent> {
@@ -45,7 +54,7 @@ fn role(data: &Value) -> &'static str {
     }
 }
 
-/// Compares the order of events, and the first one of each kind.
+/// Compares the order of events, and of each kind the first one, with text where one has it.
 pub(super) fn compare_events(recorded: &[StreamedEvent], received: &[StreamedEvent], found: &mut ShapeDifferences) {
     let (expected, order) = (order(recorded), order(received));
     if expected != order {
@@ -57,9 +66,15 @@ pub(super) fn compare_events(recorded: &[StreamedEvent], received: &[StreamedEve
             continue;
         }
         seen.push(&event.role);
-        if let Some(other) = received.iter().find(|other| other.role == event.role) {
-            compare(&format!("{}: $", event.role), &event.data, &other.data, found);
+        let mut others: Vec<&StreamedEvent> = received.iter().filter(|other| other.role == event.role).collect();
+        others.sort_by_key(|other| other.is_without_text());
+        let Some(mut other) = others.first().copied().cloned() else { continue };
+        if other.is_without_text()
+            && let (Some(delta), Some(recorded)) = (other.data.pointer_mut(DELTA), event.data.pointer(DELTA))
+        {
+            delta.clone_from(recorded);
         }
+        compare(&format!("{}: $", event.role), &event.data, &other.data, found);
     }
 }
 

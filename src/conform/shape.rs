@@ -46,6 +46,9 @@ pub(super) fn shape(value: &Value) -> Value {
                 ("top_logprobs" | "prompt_logprobs", Value::Array(items)) => {
                     (name.clone(), items.iter().find(|item| !item.is_null()).map(token_shape).into_iter().collect())
                 }
+                // A part of a character has none, and an answer that is complete has no details.
+                ("bytes", Value::Array(_)) => (name.clone(), Value::Array(Vec::new())),
+                ("incomplete_details", _) => (name.clone(), Value::from("null")),
                 // As many as were asked for.
                 ("choices", Value::Array(items)) => (name.clone(), items.iter().map(shape).collect()),
                 _ => (name.clone(), shape(value)),
@@ -137,6 +140,8 @@ mod tests {
         let tokens = |value: Value| json!({"top_logprobs": [null, value]});
         assert_eq!(found(&tokens(json!({" a": -1.5})), &tokens(json!({"b": -2, "c": -3}))).0, Vec::<String>::new());
         assert_eq!(found(&tokens(json!({" a": -1.5})), &tokens(json!({"b": "x"}))).0.len(), 1);
+        let ends = |details: Value| json!({"incomplete_details": details, "bytes": []});
+        assert_eq!(found(&json!({"incomplete_details": {"reason": "r"}, "bytes": [1]}), &ends(Value::Null)).0, [""; 0]);
         let choices = |count: usize| json!({"choices": vec![json!({"text": "a"}); count]});
         assert_eq!(found(&choices(2), &choices(1)).0, ["$.choices[1] is missing; an object was recorded"]);
         assert_eq!(

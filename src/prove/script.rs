@@ -22,6 +22,8 @@ const LONG_RUN: usize = 64;
 pub struct ScriptPlaces {
     /// Host and port of the gateway.
     pub gateway: String,
+    /// Whether the gateway speaks TLS.
+    pub is_tls: bool,
     /// Path before those of the endpoints.
     pub prefix: String,
     /// Where the gateway has its upstream.
@@ -50,6 +52,7 @@ pub(super) fn script(
         ("@TITLE@", title),
         ("@NAME@", name.to_owned()),
         ("@GATEWAY@", python_text(&places.gateway)),
+        ("@TLS@", if places.is_tls { "True" } else { "False" }.to_owned()),
         ("@PREFIX@", python_text(&places.prefix)),
         ("@UPSTREAM@", python_text(&places.upstream.to_string())),
         ("@CHECK@", python_text(how)),

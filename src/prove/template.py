@@ -6,9 +6,10 @@ asks the gateway as the client did, and prints the first difference. Exit code 1
 
     python3 @NAME@ [GATEWAY_HOST:PORT [UPSTREAM_HOST:PORT]]
 """
-import json, socket, sys, threading, time
+import json, socket, ssl, sys, threading, time
 
 GATEWAY = sys.argv[1] if len(sys.argv) > 1 else @GATEWAY@
+TLS = @TLS@  # of the gateway, whose certificate is not checked
 PREFIX = @PREFIX@
 UPSTREAM = sys.argv[2] if len(sys.argv) > 2 else @UPSTREAM@
 KEY = ""  # sent as `Authorization: Bearer KEY`
@@ -84,9 +85,14 @@ def listen():
         threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
 
 
+def connect():
+    plain = socket.create_connection(address(GATEWAY), timeout=10)
+    return ssl._create_unverified_context().wrap_socket(plain, server_hostname=address(GATEWAY)[0]) if TLS else plain
+
+
 def ask(stream):
     """The bytes that come out of the gateway, without the chunked encoding, and whether they are complete."""
-    with socket.create_connection(address(GATEWAY), timeout=10) as connection:
+    with connect() as connection:
         head = "POST %s%s HTTP/1.1\r\nhost: %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n"
         head %= (PREFIX, stream["path"], GATEWAY, len(stream["request"]))
         if KEY:

@@ -160,6 +160,24 @@ fn a_server_that_is_not_there_is_no_verdict() {
     assert!(printed(&output).contains("cannot be reached"), "{}", printed(&output));
 }
 
+#[test]
+fn a_header_that_is_refused_is_not_repeated() {
+    let via = ["--via", "http://127.0.0.1:9", "--upstream-port", "0"];
+    for (command, more) in [
+        ("conform", &["--target", "http://127.0.0.1:9"][..]),
+        ("prove", &via),
+        ("sweep", &[via.as_slice(), &["--canary", "secret"]].concat()),
+    ] {
+        for (typed, part) in [("sk-1", "NAME: VALUE"), ("sk-1 b: c", "not a header name"), ("a: sk-1\n1", "value of a")]
+        {
+            let output = vcr(&[&[command, "--header", typed], more].concat());
+            let said = printed(&output);
+            assert_eq!((output.status.code(), said.contains("sk-1")), (Some(2), false), "{command}: {said}");
+            assert!(said.contains(part), "{command}: {said}");
+        }
+    }
+}
+
 /// A server that has one answer, with or without an end.
 fn canned(answer: &'static str, is_endless: bool) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -179,9 +197,11 @@ fn canned(answer: &'static str, is_endless: bool) -> String {
 fn what_is_no_server_of_models_is_shown() {
     const PAGE: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\n\r\n<html>\n<title>";
     const MOVED: &str = "HTTP/1.1 302 Found\r\nlocation: https://example.org/v1\r\ncontent-length: 0\r\n\r\n";
+    const LOCKED: &str = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n";
     for (target, part) in [
         (canned(PAGE, false), "status 200, text/html: <html>"),
         (canned(MOVED, false), "status 302, which leads to https://example.org/v1"),
+        (canned(LOCKED, false), "hint: --api-key names the key"),
         (canned(PAGE, true), "the answer has more than 16 MiB"),
         (canned(PAGE, false) + "/v1", "vLLM's URL has no /v1 at its end"),
     ] {

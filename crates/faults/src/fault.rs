@@ -5,7 +5,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use base::units::parse_duration;
+use base::units::{duration_text, parse_duration};
 
 use crate::{
     catalogue::{CatalogueRow, rows},
@@ -34,7 +34,7 @@ impl fmt::Display for FaultPlace {
             Self::Event(count) => write!(f, "event {count}"),
             Self::Token(count) => write!(f, "token {count}"),
             Self::Byte(count) => write!(f, "byte {count}"),
-            Self::Time(time) => write!(f, "time {}us", time.as_micros()),
+            Self::Time(time) => write!(f, "time {}", duration_text(*time)),
         }
     }
 }
@@ -336,7 +336,7 @@ mod tests {
             "metrics-nan:vllm:kv_cache_usage_perc where rate=0.5 nth=2 per=all",
             "kv-late:2s,count=3 at event 7 where replica=1 rank=0",
             "quota:requests=60,tokens=1000,per=1m where per=key",
-            "slower:3 where replica=2 from=10000000us until=20000000us",
+            "slower:3 where replica=2 from=10s until=20s",
             "split-at:1,7,30,every=5ms where prompt=m",
         ] {
             assert_eq!(line.parse::<Fault>().unwrap().to_string(), line);

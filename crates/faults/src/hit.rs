@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use base::lock::Lock;
+use base::{lock::Lock, units::duration_text};
 use tokio::time::Instant;
 
 use crate::{
@@ -62,7 +62,7 @@ impl HitOf {
         match self {
             Self::Request { request, nth, .. } => line(fault, request, nth),
             Self::Refused { request, nth, retry_after, .. } => {
-                format!("429:retry-after={}us{}", retry_after.as_micros(), alone(fault, request, nth))
+                format!("429:retry-after={}{}", duration_text(retry_after), alone(fault, request, nth))
             }
             Self::Batch(BatchNumber { number, replica, rank }) => {
                 let place = FaultPlace::Event(number);

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use base::units::parse_duration;
+use base::units::{duration_text, parse_duration};
 use http::{HeaderName, header};
 use regex::{Regex, RegexBuilder};
 
@@ -276,7 +276,6 @@ impl FaultSelection {
 
 impl fmt::Display for FaultSelection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let micros = |time: &Duration| format!("{}us", time.as_micros());
         let single = [
             ("rate", self.rate.map(|rate| rate.to_string())),
             ("model", self.model.clone()),
@@ -292,8 +291,8 @@ impl fmt::Display for FaultSelection {
             ("per", (self.per != SequenceKey::Request).then(|| self.per.to_string())),
             ("replica", self.replica.map(|replica| replica.to_string())),
             ("rank", self.rank.map(|rank| rank.to_string())),
-            ("from", self.from.as_ref().map(micros)),
-            ("until", self.until.as_ref().map(micros)),
+            ("from", self.from.map(duration_text)),
+            ("until", self.until.map(duration_text)),
         ];
         let headers = self.headers.iter().map(|(name, value)| match value {
             Some(value) if is_of_secrets(name) => format!("header:{name}={}", shown_secret(value)),

@@ -229,7 +229,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(15)).await;
         assert_eq!((now(0).slower, now(0).is_dead, now(1).is_dead, next()), (6.0, false, true, Some(16)));
         assert_eq!(set.of_server(1, Instant::now()).1, [0, 1, 2]);
-        assert_eq!(set.began(1, 1), "die where replica=1 from=15000000us until=16000000us");
+        assert_eq!(set.began(1, 1), "die where replica=1 from=15s until=16s");
         tokio::time::advance(Duration::from_secs(5)).await;
         assert_eq!((now(1), next()), (ServerCondition { slower: 2.0, ..ServerCondition::default() }, None));
     }
@@ -267,7 +267,7 @@ mod tests {
         tokio::time::advance(Duration::from_millis(2500)).await;
         let (refusal, line) = admit("a").unwrap_err();
         assert_eq!(refusal.fault().headers().get("retry-after").unwrap(), "8", "7.5 s in whole seconds");
-        assert!(line.starts_with("429:retry-after=7500") && line.ends_with(" nth=3"), "{line}");
+        assert!(line.starts_with("429:retry-after=7.5s ") && line.ends_with(" nth=3"), "{line}");
         assert_eq!(set.hits(9)[0].line, line);
         assert!(line.parse::<crate::Fault>().is_ok());
     }

@@ -21,6 +21,9 @@ const KEPT: usize = 500;
 /// Time for which requests are noted after the page was viewed, in milliseconds.
 const LOOKED_FOR: u64 = 60_000;
 
+/// What load balancers and Prometheus ask for all the time, which would leave no room for requests.
+const PROBES: [&str; 5] = ["/health", "/health/ready", "/ready", "/ping", "/metrics"];
+
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct ShownRequest {
     number: u64,
@@ -59,8 +62,11 @@ fn millis(time: Duration) -> u64 {
 impl LiveRequests {
     /// Notes a request if the page is viewed.
     pub(crate) fn begin(&self, request: &Request) -> Option<LiveNumber> {
-        let is_page = request.uri().path().starts_with("/vcr");
-        if is_page || millis(self.start.elapsed()) >= self.until.load(Relaxed) {
+        let path = request.uri().path();
+        if path.starts_with("/vcr")
+            || PROBES.contains(&path)
+            || millis(self.start.elapsed()) >= self.until.load(Relaxed)
+        {
             return None;
         }
         let mut requests = self.requests.lock();

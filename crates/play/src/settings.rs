@@ -2,7 +2,7 @@
 //!
 //! All of a request is checked before any of it takes effect. What began before keeps its pace and its faults.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use axum::{
     Router,
@@ -19,7 +19,7 @@ use crate::{
     faults::FaultLines,
     metrics,
 };
-use base::units::{TimeScale, parse_duration};
+use base::units::{TimeScale, duration_text, parse_duration};
 use net::wire::value_text;
 use replay::{player::AnswerRules, timing::Pacing};
 
@@ -102,12 +102,11 @@ fn pacing(value: &Value) -> Result<Option<Pacing>, String> {
 }
 
 fn settings(state: &ServerState) -> Value {
-    let millis = |time: Duration| format!("{}us", time.as_micros());
     let pace = match state.pacing() {
         Pacing::Instant => json!("instant"),
         Pacing::Recorded { scale } => json!({"time_scale": scale.factor()}),
         Pacing::Fixed { ttft, itl } => {
-            json!({"time_to_first_token": millis(ttft), "inter_token_latency": millis(itl)})
+            json!({"time_to_first_token": duration_text(ttft), "inter_token_latency": duration_text(itl)})
         }
     };
     let set = state.config.faults.current();
@@ -176,6 +175,8 @@ async fn replace_metrics(State(state): HandlerState, request: Request) -> AdminR
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

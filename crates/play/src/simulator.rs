@@ -25,7 +25,7 @@ use crate::{
     metrics::{self, of_fake_metrics},
 };
 use ::engine::step_clock::{Knobs, StepTimes, TransferTimes};
-use base::units::parse_duration;
+use base::units::{duration_text, parse_duration};
 
 /// Maximum size of new settings, in bytes.
 const LARGEST: usize = 4 << 20;
@@ -112,10 +112,10 @@ fn settings(state: &ServerState) -> Value {
         "enable-kvcache": config.engine.as_ref().is_some_and(|engine| engine.kv_events.is_some()),
         "data-parallel-size": config.server.simulator.servers.saturating_mul(config.data_parallel_size),
         "enable-request-id-headers": config.request_id_headers,
-        "startup-duration": written(config.server.startup),
+        "startup-duration": duration_text(config.server.startup),
         "failure-injection-rate": percent,
         "failure-types": types,
-        "fake-metrics": state.overrides.shown(),
+        "fake-metrics": state.overrides.fake_metrics(),
     });
     if let Some(fields) = fields.as_object_mut() {
         let blocks = state.engine.as_ref().map(|engine| engine.config.kv_cache.num_gpu_blocks);
@@ -214,7 +214,7 @@ impl SimulatorLatencies {
 
     fn shown(mut self) -> Map<String, Value> {
         let mut fields: Map<String, Value> =
-            self.places().map(|(name, time)| (name.to_owned(), json!(written(*time)))).collect();
+            self.places().map(|(name, time)| (name.to_owned(), json!(duration_text(*time)))).collect();
         if let Some(Knobs { prefill_overhead, prefill_time_per_token, time_factor_under_load, .. }) = self.steps {
             let is_per_token = !prefill_overhead.is_zero() || !prefill_time_per_token.mean.is_zero();
             fields.insert("time-factor-under-load".to_owned(), json!(time_factor_under_load));
@@ -277,11 +277,6 @@ const NO_STEPS: &str =
 const NO_TRANSFERS: &str = "there is no KV connector whose transfers take time (--kv-transfer-config with --engine)";
 const NO_FIELD: &str = "no field that can change while the server runs: there are latencies, latency-calculator, \
                         time-factor-under-load, failure-injection-rate, failure-types and fake-metrics";
-
-/// A duration as Go writes it.
-fn written(time: Duration) -> String {
-    if time.is_zero() { "0s".to_owned() } else { format!("{time:?}") }
-}
 
 fn failure(failures: &mut InjectedFailures, name: &str, value: &Value) -> Result<(), String> {
     if name == "failure-types" {

@@ -7,7 +7,6 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
-use http::HeaderName;
 use serde::Serialize;
 
 use super::{find_max, inputs, outputs::OutputArgs, server_side};
@@ -84,8 +83,8 @@ pub(in crate::cli) struct ReplayArgs {
     #[arg(long, help_heading = "Requests", value_name = "[NAME=]OTHER", value_parser = model)]
     pub(in crate::cli) model: Vec<(String, String)>,
     /// Adds a header; {session}, {turn} and {index} stand for those of the request.
-    #[arg(long, help_heading = "Server", value_name = "NAME: VALUE", value_parser = header)]
-    pub(in crate::cli) header: Vec<(HeaderName, String)>,
+    #[arg(long, help_heading = "Server", value_name = "NAME: VALUE", hide_env_values = true)]
+    pub(in crate::cli) header: Vec<Secret>,
     /// Sent as `Authorization: Bearer KEY`.
     #[arg(long, help_heading = "Server", value_name = "KEY", hide_env_values = true)]
     pub(in crate::cli) api_key: Option<Secret>,
@@ -199,10 +198,4 @@ fn shard(text: &str) -> Result<(usize, usize), String> {
 fn model(text: &str) -> Result<(String, String), String> {
     let (from, to) = text.split_once('=').unwrap_or(("", text));
     if to.is_empty() { Err("the model name is missing".to_owned()) } else { Ok((from.to_owned(), to.to_owned())) }
-}
-
-fn header(text: &str) -> Result<(HeaderName, String), String> {
-    let (name, value) = text.split_once(':').ok_or("not a header: write 'NAME: VALUE'")?;
-    let name = name.trim().parse().map_err(|_| "not a header name".to_owned())?;
-    Ok((name, value.trim().to_owned()))
 }

@@ -51,12 +51,14 @@ pub(super) fn of(
     variable: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Meaning, Failure> {
     let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+    let of_variable = variable("SIM_MODEL").filter(|_| has_name);
+    let model = given.value("model").or(of_variable.as_deref());
     let mut meaning = Meaning::default();
     meaning.verbosity(given);
     meaning.rows(given)?;
     if has_name {
         meaning.server(given);
-        if let Some(model) = variable("SIM_MODEL") {
+        if let Some(model) = &of_variable {
             meaning.usual(given, "model", model);
         }
     }
@@ -65,7 +67,7 @@ pub(super) fn of(
     }
     meaning.latencies(given)?;
     meaning.engine(given)?;
-    meaning.cache(given, variable("POD_IP").as_deref())?;
+    meaning.cache(given, variable("POD_IP").as_deref(), model)?;
     Ok(meaning)
 }
 
@@ -194,7 +196,7 @@ impl Meaning {
     }
 
     /// The cache and its events, and the connector through which other engines read it.
-    fn cache(&mut self, given: &GivenFlags, pod_ip: Option<&str>) -> Result<(), Failure> {
+    fn cache(&mut self, given: &GivenFlags, pod_ip: Option<&str>, model: Option<&str>) -> Result<(), Failure> {
         let publishes = given.is_on("enable-kvcache")?;
         let requested = given.value("kv-cache-size").map(|blocks| {
             blocks
@@ -218,7 +220,10 @@ impl Meaning {
             self.set("num-gpu-blocks-override", blocks.max(needed).to_string());
         }
         if publishes {
-            self.events(given, pod_ip)?;
+            if !given.has("enable-prompt-tokens-details") {
+                self.flag("enable-prompt-tokens-details");
+            }
+            self.events(given, pod_ip, model)?;
         }
         if !given.has("kv-transfer-config") {
             self.set("kv-transfer-config", connector(pod_ip));
@@ -226,12 +231,14 @@ impl Meaning {
         Ok(())
     }
 
-    fn events(&mut self, given: &GivenFlags, pod_ip: Option<&str>) -> Result<(), Failure> {
+    fn events(&mut self, given: &GivenFlags, pod_ip: Option<&str>, model: Option<&str>) -> Result<(), Failure> {
+        // Of the model itself, whatever name it is served by.
+        let (ip, model) = (pod_ip.unwrap_or("{ip}"), model.unwrap_or("{model}"));
         let mut config = Map::from_iter([
             ("enable_kv_cache_events".to_owned(), json!(true)),
             ("publisher".to_owned(), json!("zmq")),
             ("endpoint".to_owned(), json!(given.value("zmq-endpoint").unwrap_or(ZMQ_ENDPOINT))),
-            ("topic".to_owned(), json!(format!("kv@{}:{{port}}@{{model}}", pod_ip.unwrap_or("{ip}")))),
+            ("topic".to_owned(), json!(format!("kv@{ip}:{{port}}@{model}"))),
         ]);
         if let Some(replay) = given.value("kv-events-replay-endpoint").filter(|endpoint| !endpoint.is_empty()) {
             let steps = given.value("kv-events-replay-queue-size").unwrap_or("1024").parse::<usize>();

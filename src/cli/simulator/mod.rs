@@ -319,6 +319,12 @@ mod tests {
         assert!(line.contains("--num-gpu-blocks-override 129"), "{line}");
         assert!(notes.iter().any(|note| note.contains("129 blocks")), "{notes:?}");
         assert!(line.contains("--kv-events-encoding array") && line.contains("tcp://127.0.0.1:5557"), "{line}");
+        assert!(line.contains("--enable-prompt-tokens-details") && line.contains("@{model}\""), "{line}");
+        for (flags, variables) in [("--model m", &[][..]), ("", &[("SIM_MODEL", "m")])] {
+            let words = format!("llm-d-inference-sim --enable-kvcache --no-omni --served-model-name alias {flags}");
+            let (line, notes) = translated(&words, variables).unwrap();
+            assert!(line.contains("kv@{ip}:{port}@m\"") && notes.len() == 1, "{line} {notes:?}");
+        }
         let (line, _) = translated("v play --mode echo --enable-kvcache=false --kv-cache-size 200", &[]).unwrap();
         assert!(line.contains("--num-gpu-blocks-override 200") && !line.contains("--kv-events-config"), "{line}");
     }

@@ -34,7 +34,7 @@ async fn settings_change_together_or_not_at_all() {
     assert_eq!(play.send(COMPLETIONS, &ask("many")).await.status, 503);
     assert_eq!(play.send(COMPLETIONS, &ask("few")).await.status, 200);
     let shown = play.get("/vcr/config").await;
-    assert_eq!(shown["pace"], json!({"time_to_first_token": "1000us", "inter_token_latency": "0us"}));
+    assert_eq!(shown["pace"], json!({"time_to_first_token": "1ms", "inter_token_latency": "0s"}));
     assert_eq!(shown["faults"], json!({"seed": 4, "faults": ["503 where prompt=many"]}));
 }
 
@@ -108,6 +108,7 @@ async fn the_page_lists_requests_while_somebody_looks() {
     assert_eq!(play.send(COMPLETIONS, &ask("before")).await.status, 200);
     assert_eq!(play.get("/vcr/live").await, json!({"requests": []}));
     play.send(COMPLETIONS, &ask("few")).await;
+    client::send(play.address, &get("/health")).await;
     play.send(COMPLETIONS, &ask("many")).await;
     let shown = play.get("/vcr/live").await;
     let seen: Vec<Value> = shown["requests"]

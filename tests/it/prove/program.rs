@@ -2,15 +2,19 @@
 
 use std::{
     fs,
+    net::SocketAddr,
+    path::Path,
     process::{Command, Stdio},
 };
 
-use tokio::task::spawn_blocking;
+use tokio::{net::TcpListener, task::spawn_blocking};
+use vllm_vcr::net::server::{ClientCertificates, Listener, Tls, TlsFiles};
 
 use super::proxy::{Bug, Proxy};
 use crate::support::{
     free_address,
     running::{Running, vcr},
+    tapping::Tapping,
 };
 
 /// Runs the program before a proxy with a bug; its exit code, JUnit's file, and the folder of scripts.
@@ -55,15 +59,38 @@ async fn a_failure_is_exit_code_1_and_a_script_that_shows_it() {
         eprintln!("no python3: the script is not run");
         return;
     }
-    for (gateway, expected) in [(proxy, 1), (Proxy::start(Bug::Nothing).await, 0)] {
-        let free = free_address();
-        gateway.upstream.send_replace(Some(free));
+    let shows = async |gateway: SocketAddr, upstream: SocketAddr, expected: i32| {
         let mut python = Command::new("python3");
-        python.arg(&script).arg(gateway.address.to_string()).arg(free.to_string());
+        python.arg(&script).arg(gateway.to_string()).arg(upstream.to_string());
         let output = spawn_blocking(move || python.output().unwrap()).await.unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(expected), "{said}");
+    };
+    for (gateway, expected) in [(proxy, 1), (Proxy::start(Bug::Nothing).await, 0)] {
+        let free = free_address();
+        gateway.upstream.send_replace(Some(free));
+        shows(gateway.address, free, expected).await;
     }
+    let text = fs::read_to_string(&script).unwrap();
+    assert!(text.contains("\nTLS = False"));
+    fs::write(&script, text.replacen("\nTLS = False", "\nTLS = True", 1)).unwrap();
+    let free = free_address();
+    let gateway = tls_gateway(folder.path(), free).await;
+    shows(gateway.address, free, 0).await;
+    gateway.stop().await;
+}
+
+/// A gateway that changes nothing, behind TLS with HTTP/2.
+async fn tls_gateway(folder: &Path, upstream: SocketAddr) -> Tapping {
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let certificate = folder.join("both.pem");
+    fs::write(&certificate, made.cert.pem() + &made.signing_key.serialize_pem()).unwrap();
+    let files =
+        TlsFiles { certificate, key: None, authorities: None, clients: ClientCertificates::None, refresh: false };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let listener = Listener::from(listener).with_http2().with_tls(Tls::load(files).unwrap());
+    Tapping::behind(listener, address, &format!("http://{upstream}"), |_| {}).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

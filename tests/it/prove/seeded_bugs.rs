@@ -31,8 +31,12 @@ async fn proof_until(bug: Bug, only: &[ProveCheck], most: Option<usize>) -> Proo
     streams.truncate(2);
     streams.iter_mut().for_each(|stream| stream.by_endpoint.retain(|(endpoint, _)| *endpoint == Endpoint::Chat));
     let mut prover = prover(&proxy, streams).await;
-    let places =
-        ScriptPlaces { gateway: proxy.address.to_string(), prefix: String::new(), upstream: prover.behind.address };
+    let places = ScriptPlaces {
+        gateway: proxy.address.to_string(),
+        is_tls: false,
+        prefix: String::new(),
+        upstream: prover.behind.address,
+    };
     let plan = ProvePlan {
         only: only.iter().copied().collect::<BTreeSet<_>>(),
         cases: 30,

@@ -49,12 +49,21 @@ fn a_cell_is_repeated_by_the_command_that_is_printed() {
         "it's 4711",
         "--only",
         "messages/body/arguments/at-2",
+        "--allow-bytes",
+        "2",
+        "--compare",
+        "bytes",
+        "--pause",
+        "1500us",
+        "--timeout",
+        "19s",
     ];
     let output = vcr(&arguments);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
     let command = text.lines().find_map(|line| line.strip_prefix("   vllm-vcr ")).unwrap();
     assert!(command.contains("--only messages/body/arguments/plain/"), "{command}");
+    assert!(command.contains("--allow-bytes 2 --compare bytes --pause 1.5ms --timeout 19s"), "{command}");
     assert!(text.contains("the client saw 9 of 9 bytes") && text.ends_with("does not hold\n"), "{text}");
     let again = std::process::Command::new("sh")
         .args(["-c", &format!("exec {} {command} --json", env!("CARGO_BIN_EXE_vllm-vcr"))])

@@ -45,6 +45,12 @@ pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
     }
 }
 
+/// Writes a duration as [`parse_duration`] reads it, exactly: `4s`, `1.5ms`, `20us`.
+#[must_use]
+pub fn duration_text(time: Duration) -> String {
+    if time.is_zero() { "0s".to_owned() } else { format!("{time:?}").replace('µ', "u") }
+}
+
 /// Milliseconds as a float, the unit of every time in a trace file, exact to the nanosecond.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub struct Millis(pub f64);
@@ -101,6 +107,21 @@ mod tests {
             (" 0 ", 0),
         ] {
             assert_eq!(parse_duration(text).map(|read| read.as_micros()), Ok(micros), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_as_the_same() {
+        for (nanos, text) in [
+            (0, "0s"),
+            (1, "1ns"),
+            (1_500, "1.5us"),
+            (250_000_000, "250ms"),
+            (4_000_000_000, "4s"),
+            (2_591_999_000_000_001, "2591999.000000001s"),
+        ] {
+            let time = Duration::from_nanos(nanos);
+            assert_eq!((duration_text(time).as_str(), parse_duration(text)), (text, Ok(time)));
         }
     }
 

@@ -6,7 +6,7 @@ mod duration;
 mod scale;
 mod size;
 
-pub use duration::{Millis, parse_duration};
+pub use duration::{Millis, duration_text, parse_duration};
 pub use scale::TimeScale;
 pub use size::parse_size;
 

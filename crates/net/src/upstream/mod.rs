@@ -105,7 +105,7 @@ impl Upstream {
 
     /// Sends a request and returns when the head of the response has arrived.
     ///
-    /// Path and query are kept, hop-by-hop headers are removed except for upgrades, `host` is the upstream's. A request that met
+    /// Path and query are kept, hop-by-hop headers are removed except for upgrades, `host` or `:authority` is the upstream's. A request that met
     /// a connection which the upstream had just closed is sent again over another one.
     ///
     /// # Errors
@@ -116,7 +116,10 @@ impl Upstream {
         if request.version() == http::Version::HTTP_2 {
             headers::join_cookies(request.headers_mut());
         }
-        if let Ok(host) = HeaderValue::from_str(self.url.host()) {
+        if matches!(self.url.transport(), Transport::Https | Transport::PriorKnowledge) {
+            // hyper's client adds it over HTTP/1.1; HTTP/2 has `:authority`, and nginx refuses requests with both.
+            request.headers_mut().remove(header::HOST);
+        } else if let Ok(host) = HeaderValue::from_str(self.url.host()) {
             request.headers_mut().insert(header::HOST, host);
         }
         let is_driven = !is_upgrade && matches!(self.url.transport(), Transport::Http | Transport::Unix(_));
@@ -198,9 +201,18 @@ mod tests {
     use http::{Method, Version};
     use http_body::Frame;
     use http_body_util::StreamBody;
+    use hyper::{
+        server::conn::{http1, http2},
+        service::service_fn,
+    };
+    use hyper_util::rt::TokioIo;
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::TcpListener,
+    };
+    use tokio_rustls::{
+        TlsAcceptor,
+        rustls::{ServerConfig, crypto::ring},
     };
 
     use super::*;
@@ -241,6 +253,64 @@ mod tests {
             let all = wait.await.unwrap_or_else(|_| panic!("{method}: the body did not arrive"));
             assert!(all.contains("transfer-encoding: chunked\r\n") && all.ends_with("3\r\nabc\r\n0\r\n\r\n"), "{all}");
         }
+    }
+
+    /// Returns the URI and the `host` headers that a server sees behind TLS which negotiates this protocol, or without TLS.
+    async fn seen_host(protocol: Option<&'static [u8]>) -> (Uri, Vec<HeaderValue>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        let folder = std::env::temp_dir().join(format!("vllm-vcr-net-{port}"));
+        std::fs::write(&folder, made.cert.pem()).unwrap();
+        let authorities = Authorities::read(&folder).unwrap();
+        std::fs::remove_file(folder).unwrap();
+        let key = made.signing_key.serialize_der().try_into().unwrap();
+        let mut tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key)
+            .unwrap();
+        tls.alpn_protocols = protocol.iter().map(|name| name.to_vec()).collect();
+        let (seen, seen_by) = tokio::sync::oneshot::channel();
+        let seen = std::sync::Mutex::new(Some(seen));
+        tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let service = service_fn(|request: Request<hyper::body::Incoming>| {
+                let hosts = request.headers().get_all(header::HOST).iter().cloned().collect();
+                seen.lock().unwrap().take().unwrap().send((request.uri().clone(), hosts)).unwrap();
+                async { Ok::<_, std::convert::Infallible>(Response::new(http_body_util::Empty::<Bytes>::new())) }
+            });
+            match protocol {
+                Some(name) => {
+                    let stream = TokioIo::new(TlsAcceptor::from(Arc::new(tls)).accept(stream).await.unwrap());
+                    match name {
+                        b"h2" => http2::Builder::new(TokioExecutor::new()).serve_connection(stream, service).await,
+                        _ => http1::Builder::new().serve_connection(stream, service).await,
+                    }
+                }
+                None => http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await,
+            }
+        });
+        let scheme = if protocol.is_some() { "https" } else { "h2c" };
+        let url = format!("{scheme}://localhost:{port}").parse().unwrap();
+        let options = UpstreamOptions { authorities: Some(Arc::new(authorities)), ..UpstreamOptions::default() };
+        let request = Request::get("/a").header(header::HOST, "tap:1").body(unsized_body("")).unwrap();
+        assert_eq!(Upstream::new(url, &options).send(request).await.unwrap().status(), 200);
+        seen_by.await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_host_stands_in_one_place() {
+        for protocol in [Some(&b"h2"[..]), None] {
+            let (uri, hosts) = seen_host(protocol).await;
+            assert_eq!((uri.host(), uri.path(), hosts.len()), (Some("localhost"), "/a", 0), "{uri}");
+        }
+        let (uri, hosts) = seen_host(Some(b"http/1.1")).await;
+        assert!(
+            uri.host().is_none() && hosts.len() == 1 && hosts[0].as_bytes().starts_with(b"localhost:"),
+            "{hosts:?}"
+        );
     }
 
     #[tokio::test]

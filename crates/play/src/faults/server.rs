@@ -398,10 +398,10 @@ mod tests {
     fn a_script_stays_when_files_are_read_again_and_goes_when_all_are_replaced() {
         let faults = ServerFaults::new(lines("429"), false);
         let shown = || faults.current().counts().map(|(fault, _)| fault.to_string()).collect::<Vec<_>>();
-        faults.begin(lines("die where from=1000000us").faults, ServedNames::default());
-        assert_eq!(shown(), ["429", "die where from=1000000us"]);
+        faults.begin(lines("die where from=1s").faults, ServedNames::default());
+        assert_eq!(shown(), ["429", "die where from=1s"]);
         faults.reload(lines("503"));
-        assert_eq!((shown(), faults.current().seed()), (vec!["503".into(), "die where from=1000000us".into()], 3));
+        assert_eq!((shown(), faults.current().seed()), (vec!["503".into(), "die where from=1s".into()], 3));
         faults.replace(lines("404"));
         assert_eq!(shown(), ["404"]);
     }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use ::faults::Fault;
-use base::units::parse_duration;
+use base::units::{duration_text, parse_duration};
 use recording::yaml::{self, YamlError, YamlNode};
 
 /// Largest factor of a slow replica.
@@ -101,8 +101,8 @@ impl FleetScript {
                 ReplicaChange::Slower(factor) => format!("slower:{factor}"),
                 ReplicaChange::Start => continue,
             };
-            let until = until.map(|until| format!(" until={}us", until.as_micros())).unwrap_or_default();
-            let line = format!("{what} where replica={replica} from={}us{until}", at.as_micros());
+            let until = until.map(|until| format!(" until={}", duration_text(until))).unwrap_or_default();
+            let line = format!("{what} where replica={replica} from={}{until}", duration_text(*at));
             faults.extend(line.parse::<Fault>());
         }
         faults
@@ -179,10 +179,10 @@ mod tests {
         let faults = FleetScript::parse(&text, 3).unwrap().faults();
         let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
         let expected = [
-            "die where replica=2 from=30000000us until=60000000us",
-            "slower:3 where replica=1 from=40000000us until=50000000us",
-            "slower:1 where replica=1 from=50000000us",
-            "die where replica=2 from=70000000us",
+            "die where replica=2 from=30s until=60s",
+            "slower:3 where replica=1 from=40s until=50s",
+            "slower:1 where replica=1 from=50s",
+            "die where replica=2 from=70s",
         ];
         assert_eq!(lines, expected);
     }

@@ -115,6 +115,35 @@ impl MetricOverrides {
         let set: Map<String, Value> = self.set.lock().iter().map(|(name, set)| (name.clone(), samples(set))).collect();
         Value::Object(set)
     }
+
+    /// The same as llm-d-inference-sim's `fake-metrics`, as far as that has fields for it.
+    pub(in super::super) fn fake_metrics(&self) -> Value {
+        let set = self.set.lock();
+        let of = |name: &str| set.get(name).map(Vec::as_slice);
+        let mut fields = Map::new();
+        for (field, name) in SCALARS {
+            if let Some([only]) = of(name).filter(|samples| samples.iter().all(|set| set.labels.is_empty())) {
+                fields.insert(field.to_owned(), only.written.clone());
+            }
+        }
+        for (field, histogram, _) in BUCKETS {
+            let mut before = 0;
+            let count = |bucket: &SetSample| {
+                let cumulated = bucket.written.as_u64()?;
+                cumulated.checked_sub(std::mem::replace(&mut before, cumulated))
+            };
+            let counts =
+                of(&format!("{histogram}_bucket")).and_then(|set| set.iter().map(count).collect::<Option<Vec<_>>>());
+            fields.extend(counts.map(|counts| (field.to_owned(), json!(counts))));
+        }
+        let adapter = |set: &SetSample| json!({"running": set.labels.get(RUNNING), "waiting": set.labels.get(WAITING_ADAPTERS), "timestamp": set.written});
+        let adapters = of(LORA_INFO).map(|set| ("loras".to_owned(), set.iter().map(adapter).collect()));
+        let reason = |set: &SetSample| Some((set.labels.get("finished_reason")?.clone(), set.written.clone()));
+        let reasons =
+            of(SUCCESS).map(|set| ("request-success-total".to_owned(), set.iter().filter_map(reason).collect()));
+        fields.extend(adapters.into_iter().chain(reasons));
+        Value::Object(fields)
+    }
 }
 
 impl SetSample {
@@ -211,6 +240,10 @@ fn known(name: &str, samples: &[SetSample], page: &str) -> Result<String, String
 
 /// The family whose samples are set with their labels.
 const LORA_INFO: &str = "vllm:lora_requests_info";
+const RUNNING: &str = "running_lora_adapters";
+const WAITING_ADAPTERS: &str = "waiting_lora_adapters";
+
+const SUCCESS: &str = "vllm:request_success_total";
 
 /// The page with these samples of that family in place of its own.
 fn with_samples(page: &str, samples: &[SetSample], elapsed: Duration) -> String {
@@ -233,8 +266,8 @@ fn adapters(value: &Value, max_loras: usize) -> Result<Value, String> {
         let names = |field: &str| fields.get(field).map_or(Some(""), Value::as_str);
         let labels = json!({
             "max_lora": max_loras.to_string(),
-            "running_lora_adapters": names("running")?,
-            "waiting_lora_adapters": names("waiting")?,
+            RUNNING: names("running")?,
+            WAITING_ADAPTERS: names("waiting")?,
         });
         Some(json!({"labels": labels, "value": fields.get("timestamp").map_or(Some(0.0), Value::as_f64)?}))
     };
@@ -289,7 +322,7 @@ pub(in super::super) fn of_fake_metrics(fields: &Value, page: &str, max_loras: u
             let counts = value.as_object().ok_or_else(|| format!("{field}: an object of reasons is needed"))?;
             let sample =
                 |(reason, count): (&String, &Value)| json!({"labels": {"finished_reason": reason}, "value": count});
-            values.insert("vllm:request_success_total".to_owned(), counts.iter().map(sample).collect());
+            values.insert(SUCCESS.to_owned(), counts.iter().map(sample).collect());
         } else {
             let known = SCALARS.iter().map(|(known, _)| *known).chain(BUCKETS.iter().map(|(known, ..)| *known));
             let known: Vec<&str> = known.chain(["request-success-total", "loras"]).collect();
@@ -320,12 +353,12 @@ fn bucket_values(histogram: &str, counts: &Value, page: &str, values: &mut Map<S
     if list.len() > bounds.len() {
         return Err(format!("{histogram} has {} buckets", bounds.len()));
     }
-    let (mut cumulated, mut sum, mut last, mut samples) = (0.0, 0.0, 0.0, Vec::new());
+    let (mut cumulated, mut sum, mut last, mut samples) = (0_u64, 0.0, 0.0, Vec::new());
     for (at, bound) in bounds.iter().enumerate() {
-        let count = list.get(at).map_or(0.0, |count| *count as f64);
+        let count = list.get(at).copied().unwrap_or_default();
         last = bound.parse::<f64>().ok().filter(|bound| bound.is_finite()).unwrap_or(last + 1.0);
-        cumulated += count;
-        sum += count * last;
+        cumulated = cumulated.saturating_add(count);
+        sum += count as f64 * last;
         samples.push(json!({"labels": {"le": bound}, "value": cumulated}));
     }
     values.insert(bucket, samples.into());
@@ -445,6 +478,15 @@ vllm:request_prompt_tokens_sum{engine=\"0\"} 0.0
             "vllm:lora_requests_info{max_lora=\"2\",running_lora_adapters=\"\",waiting_lora_adapters=\"c\"} 8.0",
         ];
         assert_eq!(lines, expected);
+        let shown = overrides.fake_metrics();
+        let all = json!({"loras": [{"running": "a,b", "waiting": "", "timestamp": 7.0}, {"running": "", "waiting": "c", "timestamp": 8.0}]});
+        assert_eq!(shown, all);
+        overrides.set(&set, PAGE, true).unwrap();
+        let shown = overrides.fake_metrics();
+        assert_eq!((&shown["running-requests"], &shown["request-prompt-tokens"]), (&json!(16), &json!([1, 0, 2])));
+        let (again, page) = (MetricOverrides::default(), overrides.apply(PAGE.to_owned()));
+        again.set(&of_fake_metrics(&shown, PAGE, 2).unwrap(), PAGE, false).unwrap();
+        assert_eq!(again.apply(PAGE.to_owned()), page);
         let without = of_fake_metrics(&json!({"request-prompt-tokens": [0, 3]}), PAGE, 1).unwrap();
         assert_eq!(without["vllm:prompt_tokens_total"], 6.0);
         for (fields, part) in [

@@ -5,13 +5,17 @@ const element = (id) => document.getElementById(id);
 let token = "";
 let faults = [];
 let seed = 0;
+let hasMisses = true;
 
 async function ask(path, method = "GET", body = undefined) {
   const headers = { ...(token && { authorization: `Bearer ${token}` }), ...(body && { "content-type": "application/json" }) };
   const response = await fetch(path, { method, headers, body: body && JSON.stringify(body) });
   element("key").hidden = response.status !== 401 && !token;
   const value = await response.json().catch(() => null);
-  if (!response.ok) throw new Error(value?.error?.message ?? `${path}: status ${response.status}`);
+  if (!response.ok) {
+    const error = new Error(value?.error?.message ?? `${path}: status ${response.status}`);
+    throw Object.assign(error, { status: response.status });
+  }
   return value;
 }
 
@@ -31,10 +35,24 @@ function row(cells, kind = "") {
   return line;
 }
 
+// Cells that are the same stay, and with them the focus; nothing changes while some of it is selected.
+function showRows(id, rows) {
+  const body = element(id);
+  const selection = getSelection();
+  if (!selection.isCollapsed && body.contains(selection.anchorNode)) return;
+  rows.forEach((row, place) => {
+    const old = body.rows[place];
+    if (!old) return body.append(row);
+    old.className = row.className;
+    [...row.cells].forEach((cell, at) => cell.isEqualNode(old.cells[at]) || old.cells[at].replaceWith(cell));
+  });
+  [...body.rows].slice(rows.length).forEach((row) => row.remove());
+}
+
 async function replaceFaults(lines) {
   try {
     await ask("/vcr/faults", "PUT", { seed, faults: lines });
-    say("The faults are replaced.");
+    say("The faults are replaced; each counts from 0.");
     return true;
   } catch (error) {
     say(error.message);
@@ -54,7 +72,7 @@ function showFaults({ seed: current, faults: shown }) {
     remove.addEventListener("click", () => replaceFaults(faults.filter((_, other) => other !== place)));
     return row([fault, happened, remove]);
   });
-  element("faults").replaceChildren(...rows);
+  showRows("faults", rows);
 }
 
 function kindOf({ status, miss, faults: chosen, took_ms: took }) {
@@ -72,7 +90,7 @@ function showRequests(requests) {
     const cells = [request.number, time, request.request, request.session, request.status, took, origin, request.faults.join("\n")];
     return row(cells, kindOf(request));
   });
-  element("requests").replaceChildren(...rows);
+  showRows("requests", rows);
 }
 
 function showMisses(misses) {
@@ -92,19 +110,28 @@ async function refresh() {
   const [live, shown] = await Promise.all([ask("/vcr/live"), ask("/vcr/faults?hits=0")]);
   showRequests(live.requests);
   showFaults(shown);
-  const misses = await ask("/vcr/misses").catch(() => []);
+  const misses = hasMisses ? await ask("/vcr/misses").catch(({ status }) => void (hasMisses = status !== 404)) : [];
   showMisses(Array.isArray(misses) ? misses : []);
 }
 
+async function suggest() {
+  const kinds = await ask("/vcr/faults/catalog");
+  const options = kinds.map(({ example, summary }) => Object.assign(document.createElement("option"), { value: example, label: summary }));
+  element("kinds").replaceChildren(...options);
+}
+
 async function follow() {
+  let isFirst = true; // after a poll that failed, too
   for (;;) {
     try {
       if (!document.hidden) {
         await refresh();
-        if (element("status").textContent === "Loading.") say("");
+        if (isFirst) say("");
+        isFirst = false;
       }
     } catch (error) {
       say(error.message);
+      isFirst = hasMisses = true;
     }
     await new Promise((resolve) => setTimeout(resolve, 1000));
   }
@@ -117,10 +144,7 @@ element("add").addEventListener("submit", async (event) => {
 });
 element("token").addEventListener("change", () => {
   token = element("token").value;
-  refresh().then(() => say(""), (error) => say(error.message));
+  Promise.all([refresh(), suggest()]).then(() => say(""), (error) => say(error.message));
 });
-ask("/vcr/faults/catalog").then((kinds) => {
-  const options = kinds.map(({ example, summary }) => Object.assign(document.createElement("option"), { value: example, label: summary }));
-  element("kinds").replaceChildren(...options);
-}, () => {});
+suggest().catch(() => {});
 follow();

@@ -127,7 +127,7 @@ impl SideChannel {
         metrics: &Arc<Metrics>,
     ) -> io::Result<Self> {
         let address = first_of(&config.host, config.port)?;
-        let socket = UdpSocket::bind(address)?;
+        let socket = bind(address)?;
         let address = socket.local_addr()?;
         socket.set_read_timeout(Some(PATIENCE))?;
         let (queue, outgoing) = sync_channel(MOST_QUEUED);
@@ -189,6 +189,22 @@ impl Drop for SideChannel {
     }
 }
 
+/// Binds an address, or all of this machine where it has none such: behind NAT, others reach it by another.
+fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
+    match UdpSocket::bind(address) {
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+            let ip = address.ip();
+            tracing::warn!(%ip, "no address of this machine: other engines are listened for on all of its addresses");
+            any_of_family(address, address.port())
+        }
+        bound => bound,
+    }
+}
+
+fn any_of_family(address: SocketAddr, port: u16) -> io::Result<UdpSocket> {
+    UdpSocket::bind((if address.is_ipv6() { "::" } else { "0.0.0.0" }, port))
+}
+
 /// The first address of a host, one of IPv4 where it has any.
 fn first_of(host: &str, port: u16) -> io::Result<SocketAddr> {
     let mut addresses: Vec<SocketAddr> = (host, port).to_socket_addrs()?.collect();
@@ -197,9 +213,8 @@ fn first_of(host: &str, port: u16) -> io::Result<SocketAddr> {
 }
 
 fn send(outgoing: &Receiver<Datagram>, metrics: &Metrics) {
-    let of_family = |address: SocketAddr| UdpSocket::bind(if address.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" });
     for Datagram { host, port, notice } in outgoing {
-        let sent = first_of(&host, port).and_then(|to| of_family(to)?.send_to(&notice.encode(), to));
+        let sent = first_of(&host, port).and_then(|to| any_of_family(to, 0)?.send_to(&notice.encode(), to));
         if let Err(error) = sent {
             tracing::debug!(host, port, %error, "another engine's connector cannot be reached");
             metrics.notice_failed();
@@ -233,6 +248,12 @@ mod tests {
             assert_eq!(Notice::decode(&[0; LENGTH]), None);
         }
         assert_ne!(digest("a", "bc"), digest("ab", "c"));
+    }
+
+    #[test]
+    fn for_an_address_of_another_machine_all_are_listened_on() {
+        let bound = bind("192.0.2.1:0".parse().unwrap()).unwrap().local_addr().unwrap();
+        assert!(bound.ip().is_unspecified() && bound.port() > 0, "{bound}");
     }
 
     #[test]
