@@ -52,7 +52,7 @@ pub fn merge(sources: &Sources, out: &Path, progress: &Arc<LoadProgress>) -> Res
         }
     }
     writer.finish(end)?;
-    Ok(summary(sources, progress)?)
+    Ok(SummaryReport { meta, ..summary(sources, progress)? })
 }
 
 /// The metadata of all files: all metadata, with the earliest start, and the counts of all.

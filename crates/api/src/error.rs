@@ -62,7 +62,8 @@ impl ApiError {
     }
 
     /// The framework's error for a body that does not fit the schema: 400, `Bad Request`.
-    pub(crate) fn framework(message: impl Into<String>, param: Option<String>) -> Self {
+    #[must_use]
+    pub fn framework(message: impl Into<String>, param: Option<String>) -> Self {
         Self { param, ..Self::of(400, "Bad Request", message) }
     }
 

@@ -83,7 +83,9 @@ pub use logprobs::{
     prompt_logprobs,
 };
 pub use query::Query;
-pub use request::{GenerationInput, GenerationRequest, MaxTokens, PromptInput, ServerProfile, invocation};
+pub use request::{
+    ADAPTER_HEADER, GenerationInput, GenerationRequest, MaxTokens, PromptInput, ServerProfile, invocation,
+};
 pub use request_metrics::RequestTimes;
 pub use semantic_fault::SemanticFault;
 pub use stream::{AnswerHead, AnswerNames, ChoiceChunk, Opening, StopReason};

@@ -328,14 +328,18 @@ fn max_tokens(api: Api, body: &ValidBody<'_>) -> Option<(&'static str, i128)> {
     }
 }
 
-/// Reads a body of `/invocations` as a chat request, else as a completion.
+/// Header of `/invocations` that names the model, whatever the body names: an adapter's, as SageMaker calls it.
+pub const ADAPTER_HEADER: &str = "x-amzn-sagemaker-adapter-identifier";
+
+/// Reads a body of `/invocations` as a chat request, else as a completion; the model is the one of its [`ADAPTER_HEADER`].
 ///
 /// # Errors
 /// A broken rule of the first family whose schema was not what failed, or that no family fits.
-pub fn invocation(body: &[u8]) -> Result<GenerationRequest, ApiError> {
+pub fn invocation(body: &[u8], adapter: Option<String>) -> Result<GenerationRequest, ApiError> {
     // The handler reads it itself.
     let unreadable = |fault| ApiError::framework(format!("JSON decode error: {fault}"), None);
-    let map = json::object(body).map_err(|error| json::read_plainly(body).err().map_or(error, unreadable))?;
+    let mut map = json::object(body).map_err(|error| json::read_plainly(body).err().map_or(error, unreadable))?;
+    map.insert("model".to_owned(), adapter.into());
     for api in [Api::Chat, Api::Completions] {
         match GenerationRequest::check(api, &map) {
             Err(misfit) if misfit.is_of_framework() => {}

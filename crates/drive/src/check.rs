@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, fmt};
 
-use recording::trace::{FinishReason, Record, USAGE_OUTPUT_TOKENS, USAGE_PROMPT_TOKENS};
+use recording::trace::{Endpoint, FinishReason, Outcome, Record, USAGE_OUTPUT_TOKENS, USAGE_PROMPT_TOKENS};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -168,10 +168,13 @@ impl ContentCheck {
 
     fn differences_of(&self, recorded: &Record, came: &Record) -> Vec<What> {
         let mut found = Vec::new();
-        if recorded.status.is_some() && recorded.status != came.status {
+        // A client that leaves gets no end and perhaps no status; what is noted for it depends on when the server sees it.
+        let are_left = [recorded, came].map(|record| record.outcome) == [Some(Outcome::ClientGone); 2];
+        let has_status = recorded.status.is_some() && (came.status.is_some() || !are_left);
+        if has_status && recorded.status != came.status {
             return vec![What::Status { recorded: recorded.status, came: came.status }];
         }
-        if recorded.finish_reason != came.finish_reason {
+        if recorded.finish_reason != came.finish_reason && !are_left {
             found.push(What::FinishReason { recorded: recorded.finish_reason, came: came.finish_reason });
         }
         let output_tokens = |record: &Record| usage(record, USAGE_OUTPUT_TOKENS).unwrap_or(record.output_tokens);
@@ -183,8 +186,8 @@ impl ContentCheck {
             },
             _ => found.extend(text(recorded, came)),
         }
-        // A recording without a count of the prompt has none of the output: its events were counted.
-        let is_counted = recorded.prompt_tokens > 0;
+        // A recording without a count of the prompt has none of the output: its events were counted. Who leaves may get none.
+        let is_counted = recorded.prompt_tokens > 0 && (came.prompt_tokens > 0 || !are_left);
         if is_counted && count(recorded) != count(came) && found.is_empty() {
             found.push(What::Usage { recorded: count(recorded), came: count(came) });
         }
@@ -250,8 +253,20 @@ fn rechunked(recorded: &Record, came: &Record) -> Option<What> {
     (is_known && old != new).then_some(What::Rechunked { recorded: old.len(), came: new.len() })
 }
 
+/// The text of a response; where it is a list of items, without the ids that each response makes up.
+fn text_of(record: &Record) -> Option<String> {
+    let text = record.text.as_ref()?.concat();
+    let has_items = matches!(record.endpoint, Some(Endpoint::Responses | Endpoint::Messages));
+    let items = (has_items && record.stream == Some(false)).then(|| serde_json::from_str::<Vec<Value>>(&text));
+    let Some(Ok(mut items)) = items else { return Some(text) };
+    for item in items.iter_mut().filter_map(Value::as_object_mut) {
+        item.retain(|name, _| name != "id" && name != "call_id");
+    }
+    serde_json::to_string(&items).ok()
+}
+
 fn text(recorded: &Record, came: &Record) -> Option<What> {
-    let (old, new) = (recorded.text.as_ref()?.concat(), came.text.as_ref()?.concat());
+    let (old, new) = (text_of(recorded)?, text_of(came)?);
     let at = old.bytes().zip(new.bytes()).take_while(|(old, new)| old == new).count();
     (old != new).then_some(What::Text { at })
 }
@@ -261,6 +276,7 @@ mod tests {
     use super::*;
     use crate::workload::WorkloadRequest;
     use recording::trace::Chunk;
+    use serde_json::json;
 
     fn record(ids: &[u32]) -> Record {
         let chunks = ids.iter().map(|_| Chunk { tokens: 1, ..Chunk::default() }).collect();
@@ -298,6 +314,24 @@ mod tests {
             let found: Vec<What> = check.report.differences.into_iter().map(|difference| difference.what).collect();
             assert_eq!(found, what.into_iter().collect::<Vec<_>>(), "{came:?}");
         }
+    }
+
+    #[test]
+    fn made_up_ids_and_the_end_of_a_response_that_was_left_are_no_difference() {
+        let listed = |endpoint, id: &str, text: &str| Record {
+            text: Some(vec![json!([{"id": id, "call_id": id, "content": text}]).to_string()]),
+            endpoint: Some(endpoint),
+            stream: Some(false),
+            ..Record::default()
+        };
+        for endpoint in [Endpoint::Responses, Endpoint::Messages] {
+            let differ = |old, new| ContentCheck::default().differences_of(&old, &new);
+            assert_eq!(differ(listed(endpoint, "a", "x"), listed(endpoint, "b", "x")), []);
+            assert_eq!(differ(listed(endpoint, "a", "x"), listed(endpoint, "b", "y")).len(), 1);
+        }
+        let left = Record { outcome: Some(Outcome::ClientGone), ..record(&[1]) };
+        let aborted = Record { finish_reason: Some(FinishReason::Abort), status: None, ..left.clone() };
+        assert_eq!(ContentCheck::default().differences_of(&left, &aborted), []);
     }
 
     #[test]

@@ -30,7 +30,7 @@ use net::{
 use recording::{
     cassette::Moment,
     redaction::{RedactionRules, Redactor},
-    trace::{CreateMode, INTENDED_MS, Outcome, Record, ResponseContent},
+    trace::{AGENT, CreateMode, INTENDED_MS, Outcome, Record, ResponseContent},
 };
 use replay::timing::Pacer;
 use rustix::time::ClockId;
@@ -358,6 +358,10 @@ fn hook(run: Arc<OnceLock<(Arc<DrivenRun>, Duration)>>, results: Arc<Results>) -
         let sent = record.arrival.unwrap_or_default().saturating_sub(*lead);
         let intended = Duration::from_nanos(intended.load(Relaxed));
         record.extra.insert(INTENDED_MS.to_owned(), json!(millis(intended)));
+        record.session.clone_from(&request.record.session);
+        if let Some(agent) = request.record.agent() {
+            record.extra.insert(AGENT.to_owned(), json!(agent));
+        }
         if let (Some(target), 2..) = (run.target_of(index), run.targets.len()) {
             record.extra.insert(TARGET.to_owned(), json!(target));
         }

@@ -103,8 +103,9 @@ impl Rung {
         let ttfts: Vec<Duration> = good().filter_map(|(_, sample)| sample.ttft).collect();
         let ttft = |share| quantile(&ttfts, share).map(|ttft| ttft.as_secs_f64() * 1e3);
         let kept = || inside.iter().filter(|(_, sample)| sample.keeps_slo);
-        let tokens = Ratio::new(window.tokens(samples).into_iter().map(|tokens| (tokens, seconds / float(PARTS))));
-        let good_tokens = sum(&mut kept().map(|(share, sample)| share * f64::from(sample.output_tokens)));
+        let tokens = window.tokens(samples.iter()).into_iter().map(|tokens| (tokens, seconds / float(PARTS)));
+        let tokens = Ratio::new(tokens);
+        let good_tokens = window.tokens(samples.iter().filter(|sample| sample.keeps_slo));
         let resampled = if inside.is_empty() { Vec::new() } else { tokens.resampled(0) };
         Self {
             concurrency,
@@ -121,7 +122,7 @@ impl Rung {
             in_flight: request_throughput * e2e_mean,
             slo_share: (!inside.is_empty()).then(|| float(kept().count()) / float(inside.len())),
             goodput: Some(sum(&mut kept().map(|(share, _)| *share)) / seconds),
-            token_goodput: Some(good_tokens / seconds),
+            token_goodput: Some(sum(&mut good_tokens.into_iter()) / seconds),
             resampled,
         }
     }
@@ -209,13 +210,13 @@ impl Window {
     }
 
     /// Tokens in each of its parts.
-    fn tokens(&self, samples: &[Sample]) -> Vec<f64> {
+    fn tokens<'a>(&self, samples: impl Iterator<Item = &'a Sample>) -> Vec<f64> {
         let width = (self.to - self.from) / float(PARTS);
         let parts: Vec<Self> = (0..PARTS)
             .map(|part| Self { from: self.from + float(part) * width, to: self.from + float(part + 1) * width })
             .collect();
         let mut tokens = vec![0.0; PARTS];
-        for sample in samples.iter().filter(|sample| sample.output_tokens > 0) {
+        for sample in samples.filter(|sample| sample.output_tokens > 0) {
             let from = (sample.sent + sample.ttft.unwrap_or_default()).as_secs_f64();
             let to = end(sample).as_secs_f64();
             if to < self.from || from > self.to {
@@ -266,6 +267,11 @@ mod tests {
         assert!((rung.output_throughput - 200.0).abs() < 2.0, "{rung:?}");
         assert!((rung.in_flight - 4.0).abs() < 0.01 && (rung.e2e_mean_ms - 200.0).abs() < 1e-6, "{rung:?}");
         assert!((rung.goodput.unwrap() - 15.0).abs() < 0.01, "{rung:?}");
+        assert!((rung.token_goodput.unwrap() - 150.0).abs() < 1.5, "{rung:?}");
+        let all: Vec<Sample> =
+            samples(50, |_| 200).into_iter().map(|sample| Sample { keeps_slo: true, ..sample }).collect();
+        let rung = Rung::of(4, &all, MS * 9000);
+        assert!((rung.token_goodput.unwrap() - rung.output_throughput).abs() < 1e-6, "{rung:?}");
         let interval = rung.output_throughput_interval.unwrap();
         assert!(interval.low < 200.1 && interval.high > 199.0, "{interval:?}");
     }

@@ -205,6 +205,11 @@ impl WorkloadRequest {
         self.record.outcome == Some(Outcome::ClientGone)
     }
 
+    /// Returns the time after which its client left, where that was before the first token.
+    pub(crate) fn left_unanswered(&self) -> Option<Duration> {
+        self.record.e2e.filter(|_| self.is_left() && self.record.output_tokens == 0)
+    }
+
     /// Returns the number of tokens after which its response is left: where its client left when it was recorded, else far beyond what is asked
     /// for, as of a stream without an end.
     pub(crate) fn leaves_after(&self) -> Option<u32> {

@@ -5,6 +5,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value, value::RawValue};
 
 use super::{echo::repeats_last_message, event::ids, logprobs::RequestedLogprobs};
+use api::ADAPTER_HEADER;
 use net::wire::RawObject;
 use recording::trace::Endpoint;
 use text::prompt::{BlockHasher, MediaHashes, may_hold_media};
@@ -70,6 +71,8 @@ impl<'a> RequestFields<'a> {
         let fields = RawObject::read(body)?;
         let is_clear = !ONCE.iter().chain(&LOGPROB_FIELDS).any(|name| fields.has_twice(name));
         let model = fields.get("model").map(|model| serde_json::from_str(model.get())).transpose().ok()?;
+        // Engines read an empty name as none.
+        let model = model.filter(|model: &String| !model.is_empty());
         is_clear.then_some(Self { model, fields })
     }
 
@@ -211,7 +214,9 @@ impl RequestFacts {
         let client_id = name("request_id", headers.get("x-request-id").and_then(|value| value.to_str().ok()));
         let path =
             name("path", Some(target.path).filter(|_| target.endpoint == Endpoint::Other || target.path == TOKENS));
-        let model = name("model", requested.and_then(|requested| requested.model.as_deref()));
+        let adapter = headers.get(ADAPTER_HEADER).filter(|_| target.path == INVOCATIONS);
+        let adapter = adapter.and_then(|name| name.to_str().ok()).filter(|name| !name.is_empty());
+        let model = name("model", adapter.or(requested.and_then(|requested| requested.model.as_deref())));
         let endpoint = requested.map_or(target.endpoint, |requested| requested.endpoint(target));
         let sampling = requested.and_then(|requested| requested.sampling(target.path));
         let shaped = sampling.as_ref().or(requested);

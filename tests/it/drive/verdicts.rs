@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     running::{Running, vcr},
-    traces::Trace,
+    traces::{Trace, json_lines},
 };
 
 /// A proxy of whole connections that changes what the server sends, per connection.
@@ -161,4 +161,28 @@ fn a_server_that_slows_down_is_not_stationary() {
     let changed = printed["verdict"]["reasons"].as_array().unwrap();
     assert!(changed.iter().any(|reason| reason["reason"] == "not_stationary"), "{printed:#}");
     assert!(printed["results"]["steady"]["requests"].as_u64().unwrap() >= 55, "{printed:#}");
+}
+
+#[test]
+fn a_response_that_was_left_unanswered_is_left_again_and_its_session_stays() {
+    let line = |tokens: usize, ttft: f64, more: Value| {
+        let mut line = json!({"prompt_tokens": 4, "output_tokens": tokens, "ttft_ms": ttft, "itl_ms": [], "arrival_ms": 0,
+            "endpoint": "completions", "stream": false});
+        line.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        Trace::of(&[line])
+    };
+    let slow = line(1, 60_000.0, json!({"output_token_ids": [9], "finish_reason": "length", "status": 200}));
+    let left = line(0, 0.0, json!({"outcome": "client_gone", "e2e_ms": 50.0, "session": "s", "agent": "a"}));
+    let (server, out) = (play(&slow), left.file.with_extension("run.jsonl"));
+    let printed = drive(&left, server.address, &["--check", "--out", out.to_str().unwrap()]);
+    let results = &printed["results"];
+    assert_eq!(
+        [&results["check"]["compared"], &results["check"]["differ"], &results["failed"]],
+        [1, 0, 0],
+        "{printed:#}"
+    );
+    assert_eq!(results["by_outcome"], json!({"client_gone": 1}));
+    let records = json_lines(&out);
+    let record = records.iter().find(|line| line.get("ttft_ms").is_some()).unwrap();
+    assert_eq!([&record["session"], &record["agent"]], ["s", "a"]);
 }

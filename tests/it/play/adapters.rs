@@ -103,6 +103,22 @@ fn running(names: &str) -> String {
 }
 
 #[tokio::test]
+async fn an_invocation_names_its_model_in_a_header_only() {
+    let server = start(synthetic(adapters(1, &["a"]))).await;
+    let ask = async |name: &'static str, value: &'static str| {
+        let mut request = post("/invocations", &json!({"model": 5, "prompt": "x", "max_tokens": 1}));
+        request.headers.push((name, value));
+        client::send(server.address, &request).await
+    };
+    assert_eq!(ask("x-other", "a").await.json()["model"], "m");
+    assert_eq!(ask("x-amzn-sagemaker-adapter-identifier", "a").await.json()["model"], "a");
+    assert_eq!(ask("x-amzn-sagemaker-adapter-identifier", "nope").await.status, 404);
+    let refused = ask("x-amzn-sagemaker-session-id", "s").await;
+    let message = refused.json()["error"]["message"].clone();
+    assert!(refused.status == 400 && message.as_str().unwrap().starts_with("Invalid payload. stateful"), "{message}");
+}
+
+#[tokio::test]
 async fn a_request_whose_adapter_has_no_place_waits() {
     let server = start(simulated(adapters(1, &["sql", "py"]), 20 * MS)).await;
     let long = |model: &str| json!({"model": model, "prompt": ids(20), "max_tokens": 900, "stream": true});

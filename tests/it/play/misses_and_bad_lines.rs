@@ -40,6 +40,25 @@ async fn ask(server: &Running, id: &str, body: &Value) -> Answer {
 }
 
 #[tokio::test]
+async fn a_recorded_error_without_its_words_has_those_of_the_endpoint() {
+    let withheld = r#"{"error":{"message":"(not recorded)","type":"Bad Request","param":"(not recorded)","code":400}}"#;
+    let request = json!({"prompt": 5});
+    let error = |status: u16| {
+        json!({"endpoint": "other", "path": "/tokenize", "status": status, "outcome": "error",
+            "response": {"headers": [["content-type", "application/json"], ["retry-after", "3"]], "body": withheld}})
+    };
+    for (status, is_own) in [(400, true), (422, false)] {
+        let trace = Trace::of(&[about("/tokenize", &request, &error(status))]);
+        let server = trace.play(&["--strict"]);
+        let answer = server.send("/tokenize", &request).await;
+        assert_eq!((answer.status, answer.header("x-vcr-record")), (status, Some("0")));
+        assert_eq!(answer.text().contains("Input should be a valid string"), is_own, "{}", answer.text());
+        assert_eq!((answer.text() == withheld, answer.header("retry-after")), (!is_own, Some("3")));
+        assert_eq!(server.stop().0, 0);
+    }
+}
+
+#[tokio::test]
 async fn an_error_that_the_server_gives_by_itself_consumes_its_record() {
     let withheld =
         r#"{"error":{"message":"(not recorded)","type":"BadRequestError","param":"temperature","code":400}}"#;

@@ -132,4 +132,11 @@ fn a_trace_without_steps_is_no_fit() {
     assert_eq!(output.status.code(), Some(3));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(text.contains("too few to fit") && text.contains("short.jsonl"), "{text}");
+    fs::write(&path, "{\"prompt_tokens\":4,\"output_tokens\":1,\"ttft_ms\":-5,\"arrival_ms\":1,\"itl_ms\":[]}\n")
+        .unwrap();
+    for command in ["fit", "simulate"] {
+        let output = vcr(&["inspect", command, path.to_str().unwrap()]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(3) && text.contains("short.jsonl:1: ttft_ms: "), "{command}: {text}");
+    }
 }

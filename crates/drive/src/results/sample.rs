@@ -57,8 +57,8 @@ pub(super) fn is_refused_again(recorded: &Record, record: &Record) -> bool {
 pub(super) fn is_answered(recorded: &Record, record: &Record) -> bool {
     let is_success = record.status.is_none_or(|status| (200..300).contains(&status));
     let generates = recorded.endpoint.is_none_or(|endpoint| endpoint.generates());
-    let has_answer = !generates || record.output_tokens > 0 || record.finish_reason.is_some();
     let is_left = record.outcome == Some(Outcome::ClientGone) && recorded.outcome == record.outcome;
+    let has_answer = !generates || is_left || record.output_tokens > 0 || record.finish_reason.is_some();
     (record.outcome == Some(Outcome::Finished) || is_left) && !record.is_error() && is_success && has_answer
 }
 

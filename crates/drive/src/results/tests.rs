@@ -73,11 +73,12 @@ fn a_request_that_is_refused_as_it_was_has_not_failed() {
         (refused(400), refused(400)),
         (refused(429), refused(500)),
         (answer(1), refused(404)),
-        (left.clone(), left),
+        (left.clone(), left.clone()),
+        (Record { finish_reason: None, ..left.clone() }, Record { output_tokens: 0, finish_reason: None, ..left }),
         (answer(1), answer(1)),
     ];
     let report = results("e2e=1s", &came).report();
-    assert_eq!((report.requests, report.failed, report.as_recorded), (5, 2, 1));
+    assert_eq!((report.requests, report.failed, report.as_recorded), (6, 2, 1));
     let failures = [("error with status 404", 1), ("error with status 500", 1)];
     assert_eq!(report.failures, failures.map(|(end, count)| (end.to_owned(), count)).into());
 }

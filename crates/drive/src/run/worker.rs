@@ -13,7 +13,11 @@ use net::upstream::UpstreamErrorText;
 use recording::{exchange::outcome_of, trace::Outcome};
 use replay::timing::Pacer;
 use tap::{Client, ClientBody};
-use tokio::{sync::SetOnce, task::JoinSet, time::Instant};
+use tokio::{
+    sync::SetOnce,
+    task::JoinSet,
+    time::{Instant, timeout},
+};
 
 use super::DrivenRun;
 use crate::{
@@ -104,24 +108,33 @@ impl Worker {
             intended.store(u64::try_from(at).unwrap_or(u64::MAX), Relaxed);
         }
         run.counts.sent.fetch_add(1, Relaxed);
-        let response = self.client.send(place.chain % run.targets.len(), outgoing).await;
-        let error = Some(response.status()).filter(|status| status.as_u16() >= 400);
-        let unanswered = response.extensions().get::<UpstreamErrorText>().cloned();
-        let content_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let is_stream = content_type.is_some_and(|kind| kind.starts_with("text/event-stream"));
-        let (body, request) = (response.into_body(), run.workload.requests.get(index));
-        let collected = self.read(body, request, conversation.is_some() || error.is_some()).await;
-        let ended = Instant::now();
-        match (error, unanswered) {
-            (Some(StatusCode::GATEWAY_TIMEOUT), Some(why)) => run.add_error(Outcome::TimedOut.name(), why.0.as_bytes()),
-            (Some(_), Some(why)) => run.add_error(Outcome::UpstreamFailed.name(), why.0.as_bytes()),
-            (Some(status), None) => run.add_error(status.as_str(), &collected.whole().concat()),
-            (None, _) => {}
+        let request = run.workload.requests.get(index);
+        let received = async {
+            let response = self.client.send(place.chain % run.targets.len(), outgoing).await;
+            let error = Some(response.status()).filter(|status| status.as_u16() >= 400);
+            let unanswered = response.extensions().get::<UpstreamErrorText>().cloned();
+            let content_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+            let is_stream = content_type.is_some_and(|kind| kind.starts_with("text/event-stream"));
+            let body = response.into_body();
+            let collected = self.read(body, request, conversation.is_some() || error.is_some()).await;
+            match (error, unanswered) {
+                (Some(StatusCode::GATEWAY_TIMEOUT), Some(why)) => {
+                    run.add_error(Outcome::TimedOut.name(), why.0.as_bytes())
+                }
+                (Some(_), Some(why)) => run.add_error(Outcome::UpstreamFailed.name(), why.0.as_bytes()),
+                (Some(status), None) => run.add_error(status.as_str(), &collected.whole().concat()),
+                (None, _) => {}
+            }
+            if let (Some(conversation), Some(request)) = (conversation, request) {
+                conversation.end(&request.record, collected.whole(), is_stream);
+            }
+        };
+        match request.and_then(WorkloadRequest::left_unanswered) {
+            // Who drops a response leaves it.
+            Some(after) => drop(timeout(after, received).await),
+            None => received.await,
         }
-        if let (Some(conversation), Some(request)) = (conversation, request) {
-            conversation.end(&request.record, collected.whole(), is_stream);
-        }
-        ended
+        Instant::now()
     }
 
     /// Reads a response to its end, to the token after which its client left, or until nothing but comments came for as long as a response may pause.

@@ -5,14 +5,14 @@ use http::StatusCode;
 
 use crate::{
     HandlerState, ServerState,
-    http::{ErrorResponse, json},
+    http::{ErrorResponse, header_text, json},
     request::{
         extract::{JsonBody, ScaleOutEnabled},
         pipeline::{Arrival, respond, start},
     },
 };
 use api::{
-    ApiError,
+    ADAPTER_HEADER, ApiError,
     answers::ResponseForm,
     batch_body, batch_request, invocation,
     token_in_out::{TokenEncoder, TokenRequest},
@@ -37,9 +37,21 @@ pub(in super::super) async fn batch(State(state): HandlerState, arrival: Arrival
     Ok(json(StatusCode::OK, body, extra))
 }
 
+const NO_SESSIONS: &str =
+    "Invalid payload. stateful sessions not enabled, X-Amzn-SageMaker-Session-Id header not supported";
+
 /// `/invocations`
 pub(in super::super) async fn invoke(State(state): HandlerState, arrival: Arrival) -> VariantAnswer {
-    let (started, ()) = start(&state, arrival, |_, body| Ok((invocation(body)?, ()))).await?;
+    let header = |name| header_text(&arrival.headers, name).filter(|value| !value.is_empty());
+    let has_session = header("x-amzn-sagemaker-session-id").is_some();
+    let adapter = header(ADAPTER_HEADER).map(str::to_owned);
+    let read = move |_: &ServerState, body: &[u8]| {
+        if has_session {
+            return Err(ApiError::framework(NO_SESSIONS, None));
+        }
+        Ok((invocation(body, adapter)?, ()))
+    };
+    let (started, ()) = start(&state, arrival, read).await?;
     Ok(respond(started).await?)
 }
 

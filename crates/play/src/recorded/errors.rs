@@ -19,7 +19,7 @@ use crate::{
     selection::query::{PromptScripts, RequestRecords, headers_of},
 };
 use api::{ApiError, RecordedError};
-use recording::trace::{Record, WITHHELD};
+use recording::trace::WITHHELD;
 use replay::matching::{
     Consumption, MatchBy, MatchQuery, MissReason, OnExhausted, PromptMiss, RecordSelection, WholePrompt,
 };
@@ -118,7 +118,8 @@ impl RefusedRequest<'_> {
         };
         let due = failure.due;
         let mut error = failure.into_error(&headers_of(&[chosen], self.session));
-        if record.status == Some(self.error.status) && !is_worded(&record) {
+        let body = record.error.as_ref().and_then(|error| error.body.as_deref());
+        if record.status == Some(self.error.status) && body.is_none_or(is_withheld) {
             let headers = error.recorded.take().map(|recorded| recorded.headers).unwrap_or_default();
             error = ApiError { recorded: Some(Box::new(RecordedError { headers, body: None })), ..self.error };
         }
@@ -159,8 +160,7 @@ pub(in super::super) fn error_match(selection: &RecordSelection) -> &'static str
     }
 }
 
-/// Checks whether the message of a recorded error is complete: a client's words are left out unless texts are recorded.
-fn is_worded(record: &Record) -> bool {
-    let body = record.error.as_ref().and_then(|error| error.body.as_deref());
-    body.is_some_and(|body| !body.contains(WITHHELD))
+/// Checks whether words are left out of a recorded error: a client's, unless texts are recorded.
+pub(super) fn is_withheld(body: &str) -> bool {
+    body.contains(WITHHELD)
 }

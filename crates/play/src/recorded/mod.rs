@@ -18,7 +18,7 @@ pub(super) mod logprobs;
 mod refresh;
 pub(super) mod responses;
 
-use std::{ops::ControlFlow, sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{extract::Request, response::Response};
 use bytes::Bytes;
@@ -26,6 +26,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header, uri::Pat
 use http_body::Frame;
 use serde_json::Value;
 use tokio::time::Instant;
+use tower::Service;
 
 use self::{
     refresh::Refresh,
@@ -37,9 +38,10 @@ use crate::{
     http::{REQUEST_ID, body_of_type, error, events_of_type, header_text, read_body, unix_seconds},
     load::account::TraceSession,
     metrics::ResponseMetrics,
+    middleware::called,
     request::{blocking::off_the_loop, extract::clock},
 };
-use api::ApiError;
+use api::{ApiError, endpoints::route};
 use base::units::Millis;
 use net::wire::{RawObject, encode_event, json_as_utf8};
 use recording::{
@@ -56,12 +58,12 @@ use replay::{
 /// Content type of a stream that was recorded without one.
 const EVENTS: &str = "text/event-stream; charset=utf-8";
 
-/// Answers a request whose path has recorded responses, or gives it back.
+/// Answers a request whose path has recorded responses, with its endpoint behind it or without.
 /// Errors: a miss where nothing else answers, a body that cannot be read, and a wrong session.
-pub(super) async fn answer(
-    state: &Arc<ServerState>,
-    request: Request,
-) -> Result<ControlFlow<Response, Request>, ApiError> {
+pub(super) async fn answer<S>(state: &Arc<ServerState>, request: Request, inner: S) -> Result<Response, ApiError>
+where
+    S: Service<Request, Response = Response, Error = Infallible>,
+{
     let session = state.session(request.extensions(), request.headers())?;
     let clock = clock(request.extensions())?;
     let (mut parts, body) = request.into_parts();
@@ -78,14 +80,30 @@ pub(super) async fn answer(
     };
     let planner = Arc::clone(state);
     match off_the_loop(body.len(), move || plan(&planner, candidate)).await? {
-        RecordedPlan::Answer(planned) => Ok(ControlFlow::Break(planned.send(state, clock, at).await)),
+        RecordedPlan::Answer(planned) => {
+            let is_withheld = planned.is_withheld;
+            let recorded = planned.send(state, clock, at).await;
+            if !is_withheld {
+                return Ok(recorded);
+            }
+            let own = called(inner, Request::from_parts(parts, body.into())).await;
+            Ok(if own.status() == recorded.status() { worded(own, &recorded) } else { recorded })
+        }
         RecordedPlan::Pass(key) => {
             if let Some(key) = key {
                 parts.extensions.insert(key);
             }
-            Ok(ControlFlow::Continue(Request::from_parts(parts, body.into())))
+            Ok(called(inner, Request::from_parts(parts, body.into())).await)
         }
     }
+}
+
+/// This server's own error of a request in place of the recorded one, with the recorded headers that it has not.
+fn worded(mut own: Response, recorded: &Response) -> Response {
+    for (name, value) in recorded.headers() {
+        own.headers_mut().entry(name).or_insert_with(|| value.clone());
+    }
+    own
 }
 
 /// A request that may have a recorded response.
@@ -148,11 +166,13 @@ struct PlannedResponse {
     status: StatusCode,
     headers: HeaderMap,
     content_type: Option<HeaderValue>,
+    /// True for an error without its words, where only a tokenizer is needed for this server's own.
+    is_withheld: bool,
 }
 
 impl PlannedResponse {
     async fn send(self, state: &Arc<ServerState>, clock: Clock, at: Instant) -> Response {
-        let Self { answer, is_stream, has_comments, status, headers, content_type } = self;
+        let Self { answer, is_stream, has_comments, status, headers, content_type, is_withheld: _ } = self;
         let class = class_of(is_stream, state.pacing());
         let wait = Wait { clock, class, gate: state.hold(state.fresh_id(), 1) };
         if !is_stream {
@@ -197,6 +217,7 @@ fn plan(state: &ServerState, mut request: Candidate) -> Result<RecordedPlan, Api
     let content = content(&record, response, &request, fields.stream, &mut refresh);
     let (status, content) = content.ok_or_else(|| query.unservable(selected, UNCONVERTIBLE))?;
     selected.count(slot);
+    let is_stream = matches!(content, RecordedContent::Events(_));
     let content_type = match &content {
         RecordedContent::Events(_) => {
             response.header("content-type").filter(|kind| kind.starts_with("text/event-stream"))
@@ -208,7 +229,8 @@ fn plan(state: &ServerState, mut request: Candidate) -> Result<RecordedPlan, Api
         status: status.and_then(|status| StatusCode::from_u16(status).ok()).unwrap_or(StatusCode::OK),
         headers: headers(response, selected.record, selected.by, session),
         content_type: content_type.and_then(|kind| HeaderValue::from_str(kind).ok()),
-        is_stream: matches!(content, RecordedContent::Events(_)),
+        is_stream,
+        is_withheld: is_withheld(&request, &content),
         has_comments: record.endpoint.is_some_and(Endpoint::has_choices),
         answer: {
             let chunks = answer::chunks(&content, &record);
@@ -221,12 +243,18 @@ fn plan(state: &ServerState, mut request: Candidate) -> Result<RecordedPlan, Api
                 let generated = answer::generated(state, (&record, response), &request);
                 metrics = state.response_metrics(permit, &generated, timing)?;
             }
-            let is_stream = matches!(content, RecordedContent::Events(_));
             let breaks_off = is_stream && record.outcome.is_some_and(Outcome::breaks_off);
             let end = if breaks_off { ResponseEnd::Broken } else { ResponseEnd::Complete };
             RecordedResponse::new(content, schedule, end, metrics).by_tokens(&chunks)
         },
     })))
+}
+
+/// Checks whether words are left out of a response that this server can word without generating anything.
+fn is_withheld(request: &Candidate, content: &RecordedContent) -> bool {
+    let RecordedContent::Body(body) = content else { return false };
+    let tokenizes = route(request.uri.path()).is_some_and(|route| route.only_tokenizes);
+    request.is_served && tokenizes && errors::is_withheld(&String::from_utf8_lossy(body))
 }
 
 /// Reason for which a response has no such form as was asked for.

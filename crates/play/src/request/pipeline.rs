@@ -12,7 +12,7 @@
 //!
 //! No step but the first forwards or records.
 
-use std::{ops::ControlFlow, sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
     extract::{FromRequest, Request, State},
@@ -23,6 +23,7 @@ use futures_util::Stream;
 use http::{HeaderMap, Method, uri::PathAndQuery};
 use http_body::Frame;
 use tokio::time::Instant;
+use tower::Service;
 
 use crate::{
     HandlerState, Player, ServerState,
@@ -73,8 +74,11 @@ impl Intercept for RecordedResponses {
             && !endpoints::is_redirected(request.extensions())
     }
 
-    async fn answer(self, request: Request) -> ControlFlow<Response, Request> {
-        recorded::answer(&self.0, request).await.unwrap_or_else(|refused| ControlFlow::Break(error(&refused)))
+    async fn respond<S>(self, request: Request, inner: S) -> Response
+    where
+        S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Send,
+    {
+        recorded::answer(&self.0, request, inner).await.unwrap_or_else(|refused| error(&refused))
     }
 }
 

@@ -161,6 +161,9 @@ pub struct Joined<'a> {
     /// The file that [`next_sound`](Self::next_sound) is at.
     open: Option<(&'a Path, TraceReader)>,
     bad_lines: BadLines,
+    /// The file with the first of them.
+    bad_file: Option<&'a Path>,
+    has_records: bool,
     /// That of the files so far.
     meta: Option<Meta>,
 }
@@ -175,6 +178,8 @@ impl<'a> Joined<'a> {
             progress: None,
             open: None,
             bad_lines: BadLines::default(),
+            bad_file: None,
+            has_records: false,
             meta: None,
         }
     }
@@ -206,11 +211,13 @@ impl<'a> Joined<'a> {
     /// [counted](Self::bad_lines), and what a file's reader warns of is logged.
     ///
     /// # Errors
-    /// As [`TraceReader::open`] and [`TraceReader::next_sound`].
+    /// As [`TraceReader::open`] and [`TraceReader::next_sound`], and the first bad line where no line is a record.
     pub fn next_sound(&mut self) -> Result<Option<Record>, TraceError> {
         loop {
             let Some((path, mut reader)) = self.open.take() else {
-                let Some((path, reader)) = self.next_file()? else { return Ok(None) };
+                let Some((path, reader)) = self.next_file()? else {
+                    return self.only_bad_lines().map_or(Ok(None), Err);
+                };
                 match &mut self.meta {
                     Some(meta) => meta.join(reader.meta()),
                     None => self.meta = Some(reader.meta().clone()),
@@ -221,10 +228,18 @@ impl<'a> Joined<'a> {
             if let Some((_, mut record)) = reader.next_sound(&mut self.bad_lines)? {
                 self.place(&mut record);
                 self.open = Some((path, reader));
+                self.has_records = true;
                 return Ok(Some(record));
             }
+            self.bad_file = self.bad_file.or((!self.bad_lines.is_empty()).then_some(path));
             reader.warnings().iter().for_each(|warning| tracing::warn!(path = %path.display(), "{warning}"));
         }
+    }
+
+    /// The first bad line, where there are no others.
+    fn only_bad_lines(&self) -> Option<TraceError> {
+        let finding = self.bad_lines.first.first().filter(|_| !self.has_records)?;
+        Some(TraceError::Line { path: self.bad_file?.into(), finding: finding.clone() })
     }
 
     /// The lines that [`next_sound`](Self::next_sound) left out so far.

@@ -91,6 +91,22 @@ fn an_invocation_is_what_its_body_is() {
 }
 
 #[test]
+fn an_empty_model_is_none_and_an_invocation_has_that_of_its_header() {
+    let headers = HeaderMap::from_iter([(ADAPTER_HEADER.parse().unwrap(), "adapter".parse().unwrap())]);
+    for (path, body, headers, model) in [
+        ("/", r#"{"model":"","prompt":"x"}"#, HeaderMap::new(), None),
+        ("/", r#"{"model":"m","prompt":"x"}"#, headers.clone(), Some("m")),
+        (INVOCATIONS, r#"{"model":"m","prompt":"x"}"#, headers, Some("adapter")),
+        (INVOCATIONS, r#"{"model":"m","prompt":"x"}"#, HeaderMap::new(), Some("m")),
+    ] {
+        let target = RequestTarget { endpoint: Endpoint::Completions, path };
+        let requested = RequestFields::read(body.as_bytes());
+        let facts = RequestFacts::new(target, &headers, body.as_bytes(), requested.as_ref());
+        assert_eq!(facts.model.as_deref(), model, "{path} {body}");
+    }
+}
+
+#[test]
 fn what_is_not_an_object_is_not_read() {
     for body in ["", "[1]", "{", "nonsense", r#"{"model":1}"#] {
         assert!(RequestFields::read(body.as_bytes()).is_none(), "{body}");
