@@ -294,6 +294,30 @@ fn a_server_that_ended_ends_again() {
 }
 
 #[test]
+fn a_server_that_ended_ends_after_the_last_call_that_it_left() {
+    let call = |tool: &str| {
+        let body = format!("{{method: tools/call, params: {{name: {tool}}}}}");
+        format!("- request: POST /mcp/s\n  body: {body}\n  answer: {{fault: reset}}\n")
+    };
+    let opened = "- request: POST /mcp/s\n  body: {method: initialize}\n  answer: {json: {result: {}}}\n";
+    let records = [opened, &call("slow"), &call("die"), opened, &call("later")].concat();
+    let text = format!("vcr: 1\nrecords:\n{records}");
+    let ask = |name: &str| json!({"id": 1, "method": "tools/call", "params": {"name": name}});
+    for order in [["slow", "die"], ["die", "slow"]] {
+        let mut session = session_of(&text, STRICT);
+        assert_eq!(send(&mut session, &ask(order[0])), Vec::<Value>::new());
+        assert_eq!(send(&mut session, &json!({"id": 2, "method": "ping"})).len(), 1);
+        assert_eq!(send(&mut session, &ask(order[1])), [json!("end")]);
+    }
+    // A client that does not send it is not left without an end.
+    let mut session = session_of(&text, STRICT);
+    send(&mut session, &ask("slow"));
+    let deadline = session.next_deadline().unwrap();
+    assert_eq!(sent(session.expire(deadline)), [json!("end")]);
+    assert_eq!(session.next_deadline(), None);
+}
+
+#[test]
 fn batches_are_of_one_version() {
     let mut session = session(STRICT);
     let batch = json!([{"id": 1, "method": "ping"}, {"method": "notifications/x"}, {"id": 2, "method": "ping"}, 7]);
