@@ -340,6 +340,27 @@ fn secrets_are_neither_compared_nor_shown() {
 }
 
 #[test]
+fn a_placeholder_in_a_request_is_named_by_the_record_that_served_it() {
+    let call = |tool: &str, given: &str, said: &str| {
+        let body = format!("{{method: tools/call, params: {{name: {tool}, arguments: {{q: '{given}'}}}}}}");
+        let answer = format!("{{json: {{result: {{content: [{{type: text, text: '{said}'}}]}}}}}}");
+        format!("- request: POST /mcp/s\n  body: {body}\n  answer: {answer}\n")
+    };
+    let token = "[REDACTED:token:1]";
+    let records =
+        [call("login", "", token), call("show", token, token), call("use", "token=[REDACTED:assigned:1]", "")];
+    let mut session = session_of(&format!("vcr: 1\nrecords:\n{}", records.concat()), STRICT);
+    let mut ask = |tool: &str, given: &str| {
+        let params = json!({"name": tool, "arguments": {"q": given}});
+        send(&mut session, &json!({"id": 1, "method": "tools/call", "params": params}))[0].clone()
+    };
+    let token = text(&ask("login", "")).to_owned();
+    assert_eq!(text(&ask("show", &token)), token);
+    let message = ask("use", &format!("token={token}"))["error"]["message"].to_string();
+    assert!(message.contains("--secrets FILE with t.yaml#0 token:1 = VALUE"), "{message}");
+}
+
+#[test]
 fn lines_that_hold_no_message_are_answered_and_nothing_else_changes() {
     let mut session = session(STRICT);
     for line in [&b"{"[..], b"\xff\xfe", b"7", b"{\"id\":{},\"method\":\"x\"}", &[b'['; 100_000]] {
