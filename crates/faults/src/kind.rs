@@ -3,8 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use api::{ApiError, Endpoint, RecordedError, SemanticFault};
-use http::{HeaderMap, HeaderName, header};
+use http::{HeaderMap, HeaderName, StatusCode, header};
 use net::server::{ConnectionEnd, SlowHead};
+use serde_json::{Value, json};
 
 use crate::{
     edits::EventEdit,
@@ -84,7 +85,7 @@ pub struct RefusalContext {
     /// The name that the request has; empty where it has none.
     pub model: String,
     /// Id of a request to an MCP server, null where it has none; `None` for any other request.
-    pub rpc_id: Option<serde_json::Value>,
+    pub rpc_id: Option<Value>,
 }
 
 /// A fault in the body of a response.
@@ -167,9 +168,12 @@ impl StreamFault {
 }
 
 impl RefusalFault {
-    /// The error in the engine's words.
+    /// The error in the engine's words; that of an MCP server is one of JSON-RPC.
     #[must_use]
     pub fn error(&self, context: &RefusalContext) -> ApiError {
+        if let Some(id) = &context.rpc_id {
+            return self.rpc_error(id);
+        }
         let error = match self.status {
             400 => ApiError::prompt_too_long(context.max_model_len.saturating_add(1), context.max_model_len),
             401 if self.message.is_none() => unauthorized(),
@@ -192,6 +196,15 @@ impl RefusalFault {
             Some(message) => ApiError { message: message.clone(), param: param_of(message), ..error },
             None => error,
         }
+    }
+
+    fn rpc_error(&self, id: &Value) -> ApiError {
+        let of_status = || StatusCode::from_u16(self.status).ok()?.canonical_reason();
+        let words = if self.status == 404 { Some("Session not found") } else { of_status() };
+        let message = self.message.clone().unwrap_or_else(|| words.unwrap_or("The request failed.").to_owned());
+        let body = json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": message}}).to_string();
+        let recorded = RecordedError { body: Some(body), ..RecordedError::default() };
+        ApiError::recorded(self.status, message, "InternalServerError", recorded)
     }
 
     /// The headers with the time of a retry, as OpenAI's clients read them: `retry-after` in whole seconds, `retry-after-ms` where
@@ -254,6 +267,27 @@ mod tests {
             r#"{"error":{"message":"temperature must be in [0, 2], got 3.5. (parameter=temperature, value=3.5)","type":"BadRequestError","param":"temperature","code":400}}"#
         );
         assert!(body("error:400,message=no").contains(r#""message":"no","type":"BadRequestError","param":null"#));
+    }
+
+    #[test]
+    fn an_mcp_server_refuses_by_json_rpc() {
+        let context = RefusalContext {
+            endpoint: Endpoint::Chat,
+            max_model_len: 8,
+            names: Arc::new([]),
+            model: String::new(),
+            rpc_id: Some(json!(7)),
+        };
+        for (line, words) in [
+            ("404", "Session not found"),
+            ("401", "Unauthorized"),
+            ("503", "Service Unavailable"),
+            ("error:429,message=wait", "wait"),
+        ] {
+            let FaultKind::Refusal(fault) = line.parse::<Fault>().unwrap().kind else { panic!("{line}") };
+            let expected = format!(r#"{{"jsonrpc":"2.0","id":7,"error":{{"code":-32603,"message":"{words}"}}}}"#);
+            assert_eq!(fault.error(&context).body(), expected, "{line}");
+        }
     }
 
     #[test]

@@ -10,10 +10,7 @@ use crate::{
     cli::{
         failure::Failure,
         output,
-        player::{
-            args::{DEFAULT_FILE, ModeArg},
-            conclude,
-        },
+        player::{args::DEFAULT_FILE, conclude},
         redaction::RedactionArgs,
         values::{Secret, one_of, with_unit},
     },
@@ -22,7 +19,7 @@ use crate::{
     replay::{
         matching::requests::OnExhausted,
         mcp::{McpPolicy, OnNovel, OnUsedUp},
-        player::PlayerConfig,
+        player::{CassettePlayer, Mode, PlayerConfig},
     },
     tap::{McpCommand, McpRecorded},
 };
@@ -226,14 +223,14 @@ pub(in crate::cli) fn hide_headers(typed: &[Secret], redaction: &mut RedactionAr
     }
 }
 
-/// Refuses modes in which what servers answer is neither recorded nor passed on. A folder's sessions may record.
-pub(in crate::cli) fn refuse_mode(args: &McpTappedArgs, mode: Option<ModeArg>, file: &Path) -> Result<(), Failure> {
-    let is_once = mode == Some(ModeArg::Once) && file.exists() && !file.ends_with(DEFAULT_FILE);
-    let plays = mode == Some(ModeArg::None) || is_once;
-    if (args.mcp.is_empty() && args.mcp_stdio.is_empty()) || !plays {
-        return Ok(());
-    }
-    Err(Failure::usage("--mcp and --mcp-stdio have no effect: nothing is recorded in this mode").hint(
+/// Refuses a server that is neither in the cassette nor recorded nor called. A folder's sessions may record.
+pub(in crate::cli) fn refuse_unrecorded(player: &CassettePlayer, file: &Path) -> Result<(), Failure> {
+    let config = player.config();
+    let plays = config.mode == Mode::Replay && !config.mcp.on_novel.forwards();
+    let is_folder = config.sessions_only.is_some() || file.ends_with(DEFAULT_FILE);
+    let unrecorded = player.mcp().counts().into_iter().find(|(_, records)| *records == 0);
+    let Some((name, _)) = unrecorded.filter(|_| plays && !is_folder) else { return Ok(()) };
+    Err(Failure::usage(format!("{} has no record of the MCP server {name}, and is only played", file.display())).hint(
         "choose --mode all or new-episodes; to answer from a cassette and forward the rest to these servers: \
              vllm-vcr play --cassette FILE --mcp-on-miss upstream --mcp-upstream NAME=URL",
     ))

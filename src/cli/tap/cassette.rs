@@ -71,6 +71,7 @@ pub(in crate::cli) fn serve(
             fork: fork.clone(),
         };
         let cassette_player = player_of(&cassettes, settings)?;
+        servers::refuse_unrecorded(&cassette_player, &file)?;
         setup.mcp_playback = Some(Arc::new(McpPlayed::start(&cassette_player, started)?));
         cassette_player.compare(&environment).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
         let ledger = Arc::clone(&cassette_player) as Arc<dyn Ledger>;
@@ -118,10 +119,6 @@ fn behind(setup: &Setup, started: &[Arc<dyn StartedServer>]) -> PlayerConfig {
 /// Checks and completes what was typed.
 fn prepare(args: &mut TapArgs) -> Result<(), Failure> {
     choose_mode(args)?;
-    // Its sessions name their modes.
-    if !args.cassettes.sessions_only {
-        servers::refuse_mode(&args.mcp, args.cassettes.mode, &args.trace_out)?;
-    }
     servers::hide_headers(&args.mcp.upstream_header, &mut args.privacy.redaction);
     Ok(())
 }

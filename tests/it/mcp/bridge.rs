@@ -91,7 +91,10 @@ async fn what_http_refuses_is_an_error_of_the_request() {
     open(&mut tap, "2025-06-18", "agent");
     let locked = tap.ask(json!(1), "locked", &json!({}));
     assert_eq!((&locked["id"], &locked["error"]["data"]["status"]), (&json!(1), &json!(401)));
-    assert!(locked["error"]["message"].as_str().unwrap().contains("--upstream-header"), "{locked}");
+    assert!(locked["error"]["message"].as_str().unwrap().contains("give its key with --upstream-header"), "{locked}");
+    let mut keyed = start(&Shelf::empty(), &behind, &["--upstream-header", "Authorization: Bearer made-up-t0ken"]);
+    let refused = keyed.ask(json!(1), "locked", &json!({}))["error"]["message"].to_string();
+    assert!(refused.contains("the key in --upstream-header was refused"), "{refused}");
     let foreign = tap.ask(json!("2"), "foreign", &json!({}));
     assert_eq!((&foreign["id"], &foreign["error"]), (&json!("2"), &json!({"code": -32020, "message": "mismatch"})));
     assert_eq!(tap.ask(json!(3), "unknown", &json!({}))["error"]["code"], -32601);

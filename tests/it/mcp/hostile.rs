@@ -127,4 +127,5 @@ fn a_server_that_cannot_be_started_is_named() {
     let (_, code, notes) = Server::start(&["mcp-tap", "--cassette", shelf.name(), "--", "/nowhere/server"]).ended();
     assert_eq!(code, 4);
     assert!(notes.contains("cannot run /nowhere/server"), "{notes}");
+    assert!(!std::path::Path::new(&format!("{}.partial", shelf.name())).exists());
 }

@@ -351,12 +351,14 @@ async fn a_page_of_another_host_calls_nothing() {
 }
 
 #[test]
-fn modes_that_only_play_record_no_server() {
+fn modes_that_only_play_refuse_a_server_that_is_not_recorded() {
     let shelf = Shelf::with(super::SERVER);
     for mode in ["once", "none"] {
         let flags = ["tap", "--upstream", "http://127.0.0.1:9", "--cassette", shelf.name(), "--mode", mode];
-        let output = super::vcr(&[&flags[..], &["--mcp", "shop=http://127.0.0.1:9/mcp"]].concat());
+        let servers = ["--mcp", "shop=http://127.0.0.1:9/mcp", "--mcp-stdio", "bank=false"];
+        let output = super::vcr(&[&flags[..], &servers].concat());
         let notes = String::from_utf8_lossy(&output.stderr);
+        assert!(notes.contains("has no record of the MCP server bank"), "{notes}");
         assert!(
             output.status.code() == Some(2) && notes.contains("vllm-vcr play --cassette FILE --mcp-on-miss upstream"),
             "{notes}"

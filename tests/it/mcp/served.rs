@@ -375,9 +375,11 @@ async fn hostile_pages_and_bodies_are_refused() {
         assert_eq!((refused.status, code(&refused)), (400, expected));
     }
     assert_eq!(begun.post_bytes(&vec![b' '; (64 << 20) + 1]).await.status, 413);
-    let other = Client { path: "/mcp/other", ..Client::new(&play) };
-    let unknown = other.ask(json!(1), "tools/list", &json!({})).await;
-    assert!(unknown.status == 404 && unknown.text().contains("/mcp/shop"), "{}", unknown.text());
+    for path in ["/mcp/other", "/mcp"] {
+        let other = Client { path, ..Client::new(&play) };
+        let unknown = other.ask(json!(1), "tools/list", &json!({})).await;
+        assert!(unknown.status == 404 && unknown.text().contains("/mcp/shop"), "{}", unknown.text());
+    }
 }
 
 #[tokio::test]

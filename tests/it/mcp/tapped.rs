@@ -75,6 +75,20 @@ async fn a_recorded_server_that_is_not_named_is_played_and_never_the_engine() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_tap_that_only_plays_asks_no_server() {
+    let (real, shelf) = (server(shop).await, both());
+    let before = shelf.text();
+    for mode in ["once", "none"] {
+        let (tap, _llm) = tap_before(&shelf, &real, &["--mode", mode]).await;
+        let client = shopping(&tap).await;
+        assert_eq!(code(&client.post(&milk()).await), 40400);
+        let (exit, notes) = tap.stop();
+        assert_eq!((exit, shelf.text() == before), (0, true), "{notes}");
+    }
+    assert!(real.requests.lock().unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_started_is_asked_for_what_is_new_only() {
     let (shelf, llm) = (both(), engine().await);
     let other = Shelf::with(&SERVER.replace("what: tea, many: 2", "what: milk, many: 1").replace("bought", "milked"));
@@ -126,11 +140,13 @@ async fn an_unknown_server_is_not_the_engine_where_servers_are_known() {
     let (tap, llm) = tap_before(&shelf, &real, &[]).await;
     let headers = vec![("accept", "application/json, text/event-stream")];
     let body = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}}).to_string().into_bytes();
-    let request = Request { method: "POST", path: "/mcp/shopp", headers, body };
-    let refused = client::send(tap.address, &request).await;
-    assert!(refused.status == 404 && refused.text().contains("/mcp/shop"), "{}", refused.text());
-    // What is no message of MCP is the engine's.
-    assert!(client::send(tap.address, &post("/mcp/shopp", &chat(&["hi"]))).await.text().contains("hello"));
+    for path in ["/mcp/shopp", "/mcp"] {
+        let request = Request { method: "POST", path, headers: headers.clone(), body: body.clone() };
+        let refused = client::send(tap.address, &request).await;
+        assert!(refused.status == 404 && refused.text().contains("/mcp/shop"), "{}", refused.text());
+        // What is no message of MCP is the engine's.
+        assert!(client::send(tap.address, &post(path, &chat(&["hi"]))).await.text().contains("hello"));
+    }
     tap.stop();
     let asked = llm.requests.lock().unwrap();
     assert!(!asked.iter().any(|request| String::from_utf8_lossy(request).contains("initialize")), "{asked:?}");

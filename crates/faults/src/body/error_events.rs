@@ -12,8 +12,8 @@ use crate::{kind::RefusalContext, piece::FaultedForm};
 /// The engine writes a failure with spaces in its JSON and `[DONE]` after it, Messages as an event `error` and nothing after it. It ends
 /// `/v1/responses` without a word; the event there is OpenAI's `error`. An MCP server fails with an internal error of JSON-RPC.
 pub(super) fn error_events(error: &ApiError, context: &RefusalContext, form: FaultedForm, events: u64) -> Vec<Bytes> {
-    if let Some(id) = &context.rpc_id {
-        let rpc = json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": error.message}}).to_string();
+    if context.rpc_id.is_some() {
+        let rpc = error.body();
         return vec![if form == FaultedForm::Whole { rpc.into() } else { encode_event(Some("message"), &rpc) }];
     }
     match (form, context.endpoint) {

@@ -115,7 +115,8 @@ pub(crate) struct RecordedMcpServers(pub(crate) Arc<McpService>);
 
 impl Intercept for RecordedMcpServers {
     fn takes(&self, request: &Request) -> bool {
-        request.uri().path().starts_with(ROOT)
+        let path = request.uri().path();
+        path.starts_with(ROOT) || path == "/mcp"
     }
 
     async fn answer(self, request: Request) -> ControlFlow<Response, Request> {

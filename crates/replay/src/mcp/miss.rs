@@ -8,12 +8,18 @@ use super::{
     message::{Id, error},
     record_index::{IndexedRecord, RecordIndex},
 };
-use crate::miss::{
-    Advice, Comparison, Edit, Explanation, FOR_CLIENTS, FOR_LOG, NAME, RecordLocation, edits, file_in_shell, in_shell,
-    only_flags, summary,
+use crate::{
+    matching::requests::RequestConsumption,
+    miss::{
+        Advice, Comparison, Edit, Explanation, FOR_CLIENTS, FOR_LOG, NAME, RecordLocation, edits, file_in_shell,
+        in_shell, only_flags, summary,
+    },
 };
 use base::one_line::clipped;
-use recording::canonical::{Identity, differences, mcp_summary};
+use recording::{
+    canonical::{Identity, differences, mcp_summary},
+    redaction::Placeholder,
+};
 
 /// Code of the error for a request that was not recorded.
 pub const NO_MATCH: i64 = 40400;
@@ -37,8 +43,8 @@ pub(super) struct McpMiss<'t> {
     /// What counts of the request, without secrets.
     pub identity: &'t Identity,
     pub why: Why,
-    /// Whether the closest record was served.
-    pub is_consumed: bool,
+    /// The records that were served.
+    pub consumption: &'t RequestConsumption,
     pub over_http: bool,
     pub closest: Option<Comparison>,
 }
@@ -125,7 +131,7 @@ impl McpMiss<'_> {
         let Why::NoMatch(Some(at)) = self.why else { return None };
         let (indexed, recorded) = (self.record(at)?, self.index.requests.identity(at)?);
         let found = differences(&recorded.fields, &self.identity.fields);
-        let (name, file, is_consumed) = (self.name(at), &*indexed.file, self.is_consumed);
+        let (name, file, is_consumed) = (self.name(at), &*indexed.file, self.consumption.times(at) > 0);
         let place = RecordLocation { name, file, id: indexed.id, line: indexed.line, is_consumed };
         let compared =
             Comparison::new(place, &short(&recorded.fields), (&recorded.fields, &self.identity.fields), found);
@@ -167,7 +173,10 @@ impl McpMiss<'_> {
                 if is_alike && only_flags(edits) {
                     advice.by_flags(edits);
                 }
-                found.filter(|_| is_alike).into_iter().for_each(|found| advice.by_secrets(found, edits));
+                found
+                    .filter(|_| is_alike)
+                    .into_iter()
+                    .for_each(|found| advice.by_secrets(found, edits, |it| self.source(it)));
                 advice.add("rerecord", format!("If intended, record it: {}", self.command()));
                 if is_alike {
                     advice.by_flags(edits);
@@ -175,6 +184,17 @@ impl McpMiss<'_> {
             }
         }
         advice
+    }
+
+    /// The last record of this session from whose answer, and not its own request, the client has a placeholder.
+    fn source(&self, placeholder: &Placeholder) -> Option<String> {
+        let placeholder = placeholder.to_string();
+        let served = self.consumption.records().filter(|at| {
+            let Some(indexed) = self.record(*at) else { return false };
+            let answer = indexed.record.clone().record().answer.shown();
+            answer.to_string().contains(&placeholder) && !indexed.record.params.to_string().contains(&placeholder)
+        });
+        served.last().map(|at| self.name(at))
     }
 
     fn command(&self) -> String {

@@ -2,7 +2,9 @@
 //!
 //! A message of the server belongs to the client's message that it followed from, as far as that can be seen: an answer to its
 //! request, progress to the request with its token, anything else to the last message of the client that is still at work, and
-//! where nothing is, to the one that ended last. Over HTTP a message belongs to the request in whose exchange it came ([`http_exchanges`]).
+//! where nothing is, to the last one that has ended. Over HTTP a message belongs to the request in whose exchange it came
+//! ([`http_exchanges`]). What announces a change, such as an update of a resource, belongs to the last one that has ended where that began
+//! after all that are at work: they are answered at once when they are played, and the announcement would come before its cause.
 //! Limits: where several requests run at once over stdio, which of them a log message belongs to cannot be seen.
 
 mod http_exchanges;
@@ -16,7 +18,10 @@ use serde_json::{Map, Value};
 use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
 
 pub use self::http_exchanges::{FinishedExchange, MessageOrigin};
-use super::message::{Id, Malformed, RpcLine, RpcMessage};
+use super::{
+    message::{Id, Malformed, RpcLine, RpcMessage},
+    playback::is_announced,
+};
 use base::units::Millis;
 use recording::{
     cassette::{AnswerContent, Moment, RecordedExchange, Sidecar},
@@ -70,7 +75,7 @@ base::with_defaults! {
         open: HashMap<Id, VecDeque<(u64, Option<u64>)>>,
         /// Requests of the server without a reply: the exchange, and the event there.
         asks: HashMap<Id, (u64, usize)>,
-        /// The message of the client that ended last.
+        /// The last message of the client that has ended, in their order.
         last: Option<u64>,
         waiting: usize,
         unrecorded: Unrecorded,
@@ -254,7 +259,7 @@ impl Observer {
         self.add(Some(number), McpEvent::Answer(answer), origin.at, weight);
         if let Some(exchange) = self.exchange(number) {
             exchange.wants_answer = false;
-            self.last = Some(number);
+            self.last = self.last.max(Some(number));
         }
     }
 
@@ -301,7 +306,7 @@ impl Observer {
 
     /// Adds an event to its exchange, or to the one that it seems to belong to; returns its place.
     fn add(&mut self, owner: Option<u64>, event: McpEvent, at: f64, weight: usize) -> Option<(u64, usize)> {
-        let Some(number) = owner.or_else(|| self.at_work()) else {
+        let Some(number) = owner.or_else(|| self.at_work(&event)) else {
             self.unrecorded.early += 1;
             return None;
         };
@@ -318,8 +323,8 @@ impl Observer {
         Some(place)
     }
 
-    /// The last message of the client that is at work, else the one that ended last.
-    fn at_work(&self) -> Option<u64> {
+    /// The last message of the client that is at work, else the last that has ended.
+    fn at_work(&self, event: &McpEvent) -> Option<u64> {
         let is_running = |exchange: &&McpExchange| exchange.is_open() && exchange.record.method != SUBSCRIPTION;
         let running = self.exchanges.iter().rev().find(is_running).map(|exchange| exchange.number);
         let Some(last) = self.last else { return running };
@@ -327,8 +332,9 @@ impl Observer {
             let found = self.exchanges.iter().find(|exchange| exchange.number == number);
             found.is_some_and(|exchange| exchange.record.answer().is_none())
         };
+        let is_change = matches!(event, McpEvent::Notify { method, .. } if announces_change(method));
         match running {
-            Some(running) if last > running && is_notification(last) => Some(last),
+            Some(running) if last > running && (is_change || is_notification(last)) => Some(last),
             Some(running) => Some(running),
             None => Some(last),
         }
@@ -350,6 +356,11 @@ impl Observer {
         let side = Sidecar { recorded_at, ms: Millis(ms).rounded(), events, ..Sidecar::default() };
         FinishedExchange { http_exchange, weight, exchange: RecordedExchange { record, side, is_retry: false } }
     }
+}
+
+/// Returns whether a notification is about the server's state, and not about a request that runs.
+fn announces_change(method: &str) -> bool {
+    is_announced(method) || method == "notifications/tasks/status"
 }
 
 /// The reason for which a request has no answer where this side ended.

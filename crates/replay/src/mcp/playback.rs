@@ -153,8 +153,7 @@ impl Playback {
 
     /// The parameters of what a server announces, for the subscription of a modern client where there is one.
     fn announced(&self, method: &str, mut params: Value, subscriptions: &Subscriptions) -> (Value, Option<u64>) {
-        let is_announced = method.ends_with("/list_changed") || method == "notifications/resources/updated";
-        let subscription = subscriptions.latest.as_ref().filter(|_| is_announced && self.era == Era::Modern);
+        let subscription = subscriptions.latest.as_ref().filter(|_| is_announced(method) && self.era == Era::Modern);
         let Some((own, stream)) = subscription else { return (params, None) };
         if params.is_null() {
             params = Value::Object(Map::new());
@@ -170,6 +169,11 @@ impl Playback {
     pub(super) fn is_held(&self, record: &McpRecord) -> bool {
         self.caller.is_some() && !self.is_answered && record.broken == Some(Broken::Cancelled)
     }
+}
+
+/// Returns whether a notification is one that clients subscribe to in the modern era.
+pub(super) fn is_announced(method: &str) -> bool {
+    method.ends_with("/list_changed") || method == "notifications/resources/updated"
 }
 
 fn pointer(name: &str) -> String {

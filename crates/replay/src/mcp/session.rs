@@ -153,6 +153,8 @@ pub struct McpSession {
     pub(super) account: Account,
     /// Records that wait for a reply, by the id of the request to the client, with the time at which they go on without.
     waiting: BTreeMap<u64, PendingReply>,
+    /// When it ends as the recorded server did, which cut off further calls.
+    ends_at: Option<Duration>,
     /// The next of our own ids of requests to the client.
     pub(super) asks: u64,
     /// The negotiated protocol version.

@@ -294,6 +294,30 @@ fn a_server_that_ended_ends_again() {
 }
 
 #[test]
+fn a_server_that_ended_ends_after_the_last_call_that_it_left() {
+    let call = |tool: &str| {
+        let body = format!("{{method: tools/call, params: {{name: {tool}}}}}");
+        format!("- request: POST /mcp/s\n  body: {body}\n  answer: {{fault: reset}}\n")
+    };
+    let opened = "- request: POST /mcp/s\n  body: {method: initialize}\n  answer: {json: {result: {}}}\n";
+    let records = [opened, &call("slow"), &call("die"), opened, &call("later")].concat();
+    let text = format!("vcr: 1\nrecords:\n{records}");
+    let ask = |name: &str| json!({"id": 1, "method": "tools/call", "params": {"name": name}});
+    for order in [["slow", "die"], ["die", "slow"]] {
+        let mut session = session_of(&text, STRICT);
+        assert_eq!(send(&mut session, &ask(order[0])), Vec::<Value>::new());
+        assert_eq!(send(&mut session, &json!({"id": 2, "method": "ping"})).len(), 1);
+        assert_eq!(send(&mut session, &ask(order[1])), [json!("end")]);
+    }
+    // A client that does not send it is not left without an end.
+    let mut session = session_of(&text, STRICT);
+    send(&mut session, &ask("slow"));
+    let deadline = session.next_deadline().unwrap();
+    assert_eq!(sent(session.expire(deadline)), [json!("end")]);
+    assert_eq!(session.next_deadline(), None);
+}
+
+#[test]
 fn batches_are_of_one_version() {
     let mut session = session(STRICT);
     let batch = json!([{"id": 1, "method": "ping"}, {"method": "notifications/x"}, {"id": 2, "method": "ping"}, 7]);
@@ -313,6 +337,27 @@ fn secrets_are_neither_compared_nor_shown() {
     let report = session.report_json(&[]).to_string() + &session.report().text();
     assert!(!answer.contains(secret) && answer.contains("[REDACTED:"), "{answer}");
     assert!(!report.contains(secret), "{report}");
+}
+
+#[test]
+fn a_placeholder_in_a_request_is_named_by_the_record_that_served_it() {
+    let call = |tool: &str, given: &str, said: &str| {
+        let body = format!("{{method: tools/call, params: {{name: {tool}, arguments: {{q: '{given}'}}}}}}");
+        let answer = format!("{{json: {{result: {{content: [{{type: text, text: '{said}'}}]}}}}}}");
+        format!("- request: POST /mcp/s\n  body: {body}\n  answer: {answer}\n")
+    };
+    let token = "[REDACTED:token:1]";
+    let records =
+        [call("login", "", token), call("show", token, token), call("use", "token=[REDACTED:assigned:1]", "")];
+    let mut session = session_of(&format!("vcr: 1\nrecords:\n{}", records.concat()), STRICT);
+    let mut ask = |tool: &str, given: &str| {
+        let params = json!({"name": tool, "arguments": {"q": given}});
+        send(&mut session, &json!({"id": 1, "method": "tools/call", "params": params}))[0].clone()
+    };
+    let token = text(&ask("login", "")).to_owned();
+    assert_eq!(text(&ask("show", &token)), token);
+    let message = ask("use", &format!("token={token}"))["error"]["message"].to_string();
+    assert!(message.contains("--secrets FILE with t.yaml#0 token:1 = VALUE"), "{message}");
 }
 
 #[test]

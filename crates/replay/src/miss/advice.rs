@@ -6,7 +6,10 @@ use super::{
     comparison::Comparison,
     edit::{Cause, Edit},
 };
-use recording::{canonical::BodyDifference, redaction::placeholders};
+use recording::{
+    canonical::BodyDifference,
+    redaction::{Placeholder, placeholders},
+};
 
 /// Longest command that is shown; a part of one would be another command.
 const LONGEST: usize = 200;
@@ -46,17 +49,25 @@ impl Advice {
         advice
     }
 
-    /// Adds how to supply the first secret for which the record has a placeholder and the request has something else.
-    pub(crate) fn by_secrets(&mut self, found: &Comparison, edits: &[Edit<'_>]) {
+    /// Adds how to supply the first secret for which the record has a placeholder and the request has something else. A placeholder in
+    /// the request is one that the record of `source` served.
+    pub(crate) fn by_secrets(
+        &mut self,
+        found: &Comparison,
+        edits: &[Edit<'_>],
+        source: impl Fn(&Placeholder) -> Option<String>,
+    ) {
         let missing = edits.iter().find_map(|edit| {
             let BodyDifference { recorded, received, .. } = edit.difference;
             let (recorded, received) = (recorded.as_ref()?.as_str()?, received.as_ref()?.as_str()?);
             let is_missing =
                 |(span, _): &(Range<usize>, _)| !recorded.get(span.clone()).is_some_and(|it| received.contains(it));
-            placeholders(recorded).find(is_missing)
+            let served = placeholders(received).find_map(|(_, served)| Some((source(&served)?, served)));
+            let (_, missing) = placeholders(recorded).find(is_missing)?;
+            Some(served.unwrap_or_else(|| (found.name.clone(), missing)))
         });
-        if let Some((_, placeholder)) = missing {
-            let (name, short) = (&found.name, placeholder.short());
+        if let Some((name, placeholder)) = missing {
+            let short = placeholder.short();
             self.add(
                 "secrets",
                 format!("If it is the same secret, name it: --secrets FILE with {name} {short} = VALUE"),

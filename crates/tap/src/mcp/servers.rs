@@ -140,7 +140,9 @@ impl McpServers {
 impl Proxy {
     /// Forwards a request to an MCP server; gives back one that is for none.
     pub(crate) async fn pass_mcp(&self, request: Request<Incoming>) -> Result<Response<ProxyBody>, Request<Incoming>> {
-        if !request.uri().path().starts_with(ROOT) {
+        // A client that names no server is told which there are.
+        let path = request.uri().path();
+        if !path.starts_with(ROOT) && (path != "/mcp" || !is_of_mcp(request.headers())) {
             return Err(request);
         }
         let entered = self.cassette_player().map(|player| player.enter_mcp(request.extensions(), request.headers()));

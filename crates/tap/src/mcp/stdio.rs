@@ -50,10 +50,10 @@ impl StdioTap {
     {
         let Self { command, target } = self;
         let cassette = target.cassette.clone();
-        let opened = target.open()?;
         let program = command.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
+        // Before the cassette, so that nothing is left of a server that cannot be started.
         let mut child = spawn(&command).map_err(|source| McpTapError::Command { command: program, source })?;
-        let recorder = Arc::new(McpRecorder::of_connection(opened)?);
+        let recorder = Arc::new(McpRecorder::of_connection(target.open()?)?);
         let client = (Sender::Client, recorder.side(Sender::Client));
         let server = (Sender::Server, recorder.side(Sender::Server));
         let to_server = child.stdin.take().map(|stdin| tokio::spawn(pass(input, stdin, client)));

@@ -66,8 +66,8 @@ fn messages_belong_to_what_they_follow_from() {
     let expected = [
         ("initialize", vec!["result"]),
         ("notifications/initialized", vec!["roots/list?true"]),
-        ("tools/call", vec!["notifications/progress", "result", "notifications/tools/list_changed"]),
-        ("tools/call", vec!["error"]),
+        ("tools/call", vec!["notifications/progress", "result"]),
+        ("tools/call", vec!["error", "notifications/tools/list_changed"]),
         ("tools/list", vec!["result"]),
     ];
     let expected: Vec<(String, Vec<String>)> = expected
@@ -76,6 +76,29 @@ fn messages_belong_to_what_they_follow_from() {
         .collect();
     assert_eq!(found, expected);
     assert_eq!(unrecorded, Unrecorded::default());
+}
+
+#[test]
+fn announcements_belong_to_what_ended_and_not_to_what_began_before_it() {
+    let call = |id: u64, name: &str| client(json!({"id": id, "method": "tools/call", "params": {"name": name}}));
+    let answer = |id: u64| server(json!({"id": id, "result": {}}));
+    let note = |method: &str| server(json!({"method": method, "params": {}}));
+    let lines = [
+        call(1, "slow"),
+        note("notifications/resources/updated"),
+        call(2, "start"),
+        answer(2),
+        note("notifications/resources/updated"),
+        note("notifications/tasks/status"),
+        note("notifications/message"),
+        answer(1),
+        note("notifications/resources/list_changed"),
+    ];
+    let (records, _) = observed(&lines, Sender::Client);
+    assert_eq!(methods(&records[0]), ["notifications/resources/updated", "notifications/message", "result"]);
+    let after =
+        ["notifications/resources/updated", "notifications/tasks/status", "notifications/resources/list_changed"];
+    assert_eq!(methods(&records[1]), [&["result"], &after[..]].concat());
 }
 
 #[test]
@@ -169,23 +192,18 @@ fn messages_belong_to_the_http_exchange_that_they_came_in() {
     ]);
     assert_eq!(
         made.iter().map(|made| made.http_exchange).collect::<Vec<_>>(),
-        [Some(2)],
-        "the first waits for its last word"
+        [Some(1)],
+        "the second waits for what follows"
     );
     made.extend(observer.finish(Client));
     let found: Vec<(Option<u64>, Vec<String>)> = made
         .iter()
         .map(|made| (made.http_exchange, methods(&McpRecord::read(&made.exchange.record).unwrap().unwrap())))
         .collect();
-    let first = [
-        "notifications/progress",
-        "notifications/message",
-        "roots/list?true",
-        "result",
-        "notifications/tools/list_changed",
-    ];
-    assert_eq!(found[0], (Some(2), vec!["result".to_owned()]));
-    assert_eq!(found[1], (Some(1), first.map(str::to_owned).to_vec()));
+    let first = ["notifications/progress", "notifications/message", "roots/list?true", "result"];
+    let second = ["result", "notifications/tools/list_changed"];
+    assert_eq!(found[0], (Some(1), first.map(str::to_owned).to_vec()));
+    assert_eq!(found[1], (Some(2), second.map(str::to_owned).to_vec()));
     assert_eq!(observer.unrecorded(), Unrecorded::default());
 }
 

@@ -16,7 +16,10 @@ use crate::{
     miss::{edits, one},
 };
 use base::one_line::clipped;
-use recording::{canonical::differences, redaction::PlaceholderValues};
+use recording::{canonical::differences, mcp::Broken, redaction::PlaceholderValues};
+
+/// Longest wait for a further call that the recorded server's end cut off.
+const CUT_WITHIN: Duration = Duration::from_secs(5);
 
 impl McpSession {
     /// Begins to send a record for a message, with the values that its placeholders stand for. Counts records that have some still.
@@ -69,6 +72,10 @@ impl McpSession {
             };
             match playback.next(&indexed.record, &ask, &mut self.subscriptions, change) {
                 PlaybackStep::Send(message) => send(message),
+                PlaybackStep::Ended if self.awaits_cut(playback.at) => {
+                    self.ends_at = Some(out.now.saturating_add(CUT_WITHIN));
+                    return;
+                }
                 PlaybackStep::Ended => return out.steps.push(SessionStep::End),
                 PlaybackStep::SendTo(stream, message) => {
                     out.steps.push(SessionStep::Send(SentMessage { stream, message, is_unsolicited: false }));
@@ -88,14 +95,25 @@ impl McpSession {
         }
     }
 
-    /// The time at which a reply is no longer waited for.
+    /// Whether the end of the recorded server cut off other calls of this connection too, which the client has not sent yet. Over HTTP
+    /// each has a stream of its own that ends.
+    fn awaits_cut(&self, at: Option<usize>) -> bool {
+        let records = self.index.records();
+        let opened = |at| records.iter().take(at + 1).filter(|it| it.record.method == "initialize").count();
+        let opened_here = at.filter(|_| !self.policy.over_http).map(opened);
+        let is_left = |at: usize| self.consumption.times(at) == 0 && Some(opened(at)) == opened_here;
+        records.iter().enumerate().any(|(at, it)| it.record.broken == Some(Broken::ServerEnded) && is_left(at))
+    }
+
+    /// The time at which a reply, or a call that the server's end cut off, is no longer waited for.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
         // All wait equally long, and their ids count up.
-        self.waiting.values().next().map(|waiting| waiting.until)
+        let waiting = self.waiting.values().next().map(|waiting| waiting.until);
+        waiting.into_iter().chain(self.ends_at).min()
     }
 
-    /// Goes on without the replies that are due by now.
+    /// Goes on without the replies that are due by now, and ends where that is due.
     pub fn expire(&mut self, now: Duration) -> Vec<SessionStep> {
         let late = self.waiting.iter().take_while(|(_, waiting)| waiting.until <= now).map(|(id, _)| *id);
         let late: Vec<u64> = late.collect();
@@ -104,6 +122,9 @@ impl McpSession {
             let Some(waiting) = self.waiting.remove(&id) else { continue };
             self.note_reply(&waiting, None);
             self.go_on(waiting.playback, &mut out);
+        }
+        if self.ends_at.take_if(|at| *at <= now).is_some() {
+            out.steps.push(SessionStep::End);
         }
         out.steps
     }

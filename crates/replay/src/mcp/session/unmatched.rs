@@ -111,9 +111,8 @@ impl McpSession {
 
     pub(super) fn explain<'a>(&'a self, method: &'a str, identity: &'a Identity, why: Why) -> McpMiss<'a> {
         let (request, over_http) = (self.account.counts.requests, self.policy.over_http);
-        let is_consumed = matches!(why, Why::NoMatch(Some(at)) if self.consumption.times(at) > 0);
-        let (index, server) = (&self.index, &self.server);
-        let miss = McpMiss { index, request, server, method, identity, why, is_consumed, over_http, closest: None };
+        let (index, server, consumption) = (&self.index, &self.server, &self.consumption);
+        let miss = McpMiss { index, request, server, method, identity, why, consumption, over_http, closest: None };
         McpMiss { closest: miss.comparison(), ..miss }
     }
 

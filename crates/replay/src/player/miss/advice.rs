@@ -57,7 +57,7 @@ pub(super) fn advice(
     if only_flags && is_alike {
         advice.by_flags(&edits);
     }
-    found.filter(|_| is_alike).into_iter().for_each(|found| advice.by_secrets(found, &edits));
+    found.filter(|_| is_alike).into_iter().for_each(|found| advice.by_secrets(found, &edits, |_| None));
     if found.is_none() && reason == NoRecordReason::NoMatch && player.has_fixture_for(request) {
         advice.add("fixture", "Add a record with a `match` that it fulfils, or `match: any`".to_owned());
     }

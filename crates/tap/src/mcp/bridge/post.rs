@@ -214,7 +214,8 @@ impl Post {
     /// Answers a request with an error of the bridge's own.
     pub(super) async fn fail(&self, id: &str, code: i64, why: &str, status: StatusCode) {
         let hint = match status {
-            StatusCode::UNAUTHORIZED => "; give its key with --upstream-header",
+            StatusCode::UNAUTHORIZED if self.headers.is_empty() => "; give its key with --upstream-header",
+            StatusCode::UNAUTHORIZED => "; the key in --upstream-header was refused",
             StatusCode::METHOD_NOT_ALLOWED => "; the transport of two endpoints (2024-11-05) is not supported",
             _ => "",
         };
