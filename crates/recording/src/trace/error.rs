@@ -70,9 +70,6 @@ pub enum TraceError {
     /// A pipe or a device, which may never end.
     #[error("{}: is not a regular file; copy it to one, or pipe it in as `-`", .0.display())]
     NoFile(PathBuf),
-    /// A pipe to write to that nobody reads.
-    #[error("{}: is a pipe that no program reads, or a socket; start its reader first, or choose another file", .0.display())]
-    NoReader(PathBuf),
     /// The file to be created exists.
     #[error("{}: exists already; choose another name", .0.display())]
     Exists(PathBuf),

@@ -191,7 +191,8 @@ pub(super) fn open(path: &Path, mode: CreateMode) -> Result<File, TraceError> {
         io::ErrorKind::AlreadyExists => TraceError::Exists(path.to_owned()),
         #[cfg(unix)]
         _ if rustix::io::Errno::from_io_error(&source) == Some(rustix::io::Errno::NXIO) => {
-            TraceError::NoReader(path.to_owned())
+            let message = "no program reads this pipe: start its reader first, or choose another file";
+            failed("open", io::Error::new(io::ErrorKind::NotConnected, message))
         }
         _ => failed("create", source),
     })?;
