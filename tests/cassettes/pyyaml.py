@@ -18,7 +18,7 @@ a:b :a a: [a] {a} &a *a !a | > %a @a `a` 'a' "a" --- ... ? a,b \\ \\n x\\"y it's
 """.split() + [
     "", " ", "a ", " a", "a: b", "a #b", "- a", "? a", "a, b", "a\tb", "\ta", "a\n", "a\nb", "a\n b\n", "\na", "a\n\n", "a\r\nb",
     "x\n \ny", "\x00\x07\x1b\x7f", "\x85\xa0", "\u2028\u2029\ufeff\ufffe", "é ü 日本語 🙂", "\u200b", "- [x] task\n- [ ] other\n",
-    "2026-06-17T12:00:00Z", "key: value\n  nested: 'yes'\n", "\ud7ff\ue000\ufffd", "a" * 500, "word " * 100,
+    "2026-06-17T12:00:00Z", "key: value\n  nested: 'yes'\n", "Where is Rome?", "why? how", "a?b", "/v1/x?y=1", "\ud7ff\ue000\ufffd", "a" * 500, "word " * 100,
 ]
 
 

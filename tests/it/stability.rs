@@ -93,6 +93,9 @@ async fn files_of_earlier_versions_give_the_same_answers() {
             let body = if stream { json!(got.events()) } else { got.json() };
             assert_eq!((got.status, body), (status, answer), "{version}: {request}");
         }
+        let models = played.get("/v1/models").await["data"].clone();
+        let models: Vec<&Value> = models.as_array().unwrap().iter().map(|model| &model["id"]).collect();
+        assert_eq!(models, ["smollm2-135m"], "no server knew the other one that was asked for");
         let summary: Value =
             serde_json::from_slice(&vcr(&["inspect", "summary", "--json", &file("day.jsonl")]).stdout).unwrap();
         assert_eq!((&summary["records"], &summary["tokens"]["output_total"]), (&json!(9), &json!(68)), "{version}");

@@ -195,6 +195,11 @@ impl ObservedChoice {
         }
     }
 
+    /// Returns true if something came of it, and no token ids.
+    pub(super) fn lacks_ids(&self) -> bool {
+        self.ids.is_none() && !(self.meter.is_empty() && self.finish_reason.is_none())
+    }
+
     /// Returns the bytes that it holds beside its own size.
     pub(super) fn heap(&self) -> usize {
         let ids = |ids: &Option<Vec<u32>>| ids.as_ref().map_or(0, Vec::capacity) * size_of::<u32>();

@@ -21,6 +21,8 @@ pub(super) struct ObservedChoices {
     left_out: HashSet<u32>,
     /// Number of choices with token ids.
     named: usize,
+    /// Number of choices that have begun without token ids.
+    unnamed: usize,
     /// Number of token ids of all choices.
     ids: usize,
 }
@@ -38,11 +40,12 @@ impl ObservedChoices {
     pub(super) fn observe(&mut self, index: u32, awaits_echo: bool, observe: impl FnOnce(&mut ObservedChoice)) {
         let Some(place) = self.place(index, awaits_echo) else { return };
         let Some(choice) = self.list.get_mut(place) else { return };
-        let before = choice.ids.as_ref().map(Vec::len);
+        let (ids, lacked) = (choice.ids.as_ref().map(Vec::len), choice.lacks_ids());
         observe(choice);
         let after = choice.ids.as_ref().map(Vec::len);
-        self.named = self.named + usize::from(after.is_some()) - usize::from(before.is_some());
-        self.ids = self.ids + after.unwrap_or(0) - before.unwrap_or(0);
+        self.named = self.named + usize::from(after.is_some()) - usize::from(ids.is_some());
+        self.unnamed = self.unnamed + usize::from(choice.lacks_ids()) - usize::from(lacked);
+        self.ids = self.ids + after.unwrap_or(0) - ids.unwrap_or(0);
     }
 
     fn place(&mut self, index: u32, awaits_echo: bool) -> Option<usize> {
@@ -70,9 +73,9 @@ impl ObservedChoices {
         self.named > 0
     }
 
-    /// Returns true if every choice has token ids.
+    /// Returns true if every choice has token ids, but for those of which no token came before the stream was cut.
     pub(super) fn all_have_ids(&self) -> bool {
-        self.named == self.list.len()
+        self.unnamed == 0 && (self.any_has_ids() || self.list.is_empty())
     }
 
     /// Returns the number of token ids of all choices.
@@ -127,6 +130,8 @@ mod tests {
         let mut choices = observed((0..limit + 5).chain(0..limit + 5));
         assert_eq!((choices.len(), choices.left_out(), choices.id_count()), (MAX_CHOICES, 5, 2 * MAX_CHOICES));
         choices.observe(0, false, |choice| choice.ids = None);
+        assert!(choices.all_have_ids(), "nothing came of it yet");
+        choices.observe(0, false, |choice| choice.meter.chunk(std::time::Duration::ZERO, 1, 1));
         assert!(!choices.all_have_ids() && choices.any_has_ids());
         assert_eq!(choices.id_count(), 2 * MAX_CHOICES - 2);
     }

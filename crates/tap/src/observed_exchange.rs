@@ -40,7 +40,7 @@ pub(super) struct ObservedExchange {
     pub(super) ids_requested: bool,
     /// Number of events in a stream of another API.
     pub(super) stream_events: u64,
-    /// Number of events in a stream that are no JSON objects of the API.
+    /// Number of events in a stream that are no JSON objects of the API; one that is too long counts once, with all after it.
     pub(super) unread_events: u64,
     /// The error response, or the error event that ended the stream.
     pub(super) refusal: Option<Refusal>,

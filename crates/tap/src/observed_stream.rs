@@ -136,6 +136,7 @@ impl ObservedStream {
             return;
         }
         self.exchange.observed.unread = true;
+        self.exchange.observed.unread_events += 1;
         if let Some(capture) = self.exchange.capture() {
             capture.lose();
         }

@@ -64,7 +64,8 @@ pub(super) async fn recorded(
         return passed(response, idle);
     }
     let is_success = response.status().is_success();
-    let kind = if is_readable { kind(response.headers()) } else { ResponseKind::Unreadable };
+    let kind =
+        if is_readable { kind(response.headers(), exchange.observed.facts.stream) } else { ResponseKind::Unreadable };
     let response = response.map(|body| Relayed::untouched(body).within(idle));
     match kind {
         ResponseKind::Events => response.map(|body| stream(body, exchange, added, capabilities)),
@@ -138,12 +139,12 @@ async fn whole_answer(
             return Response::from_parts(parts, copied(body, Copied::unread(exchange)));
         }
         Gathered::Broken(BodyError::Idle(limit)) => {
-            exchange.end(Outcome::TimedOut);
-            return refusal(StatusCode::GATEWAY_TIMEOUT, &format!("the upstream's answer paused for {limit:?}"));
+            let message = format!("the upstream's answer paused for {limit:?}");
+            return refused(exchange, Outcome::TimedOut, StatusCode::GATEWAY_TIMEOUT, &message);
         }
         Gathered::Broken(BodyError::Connection(_) | BodyError::Aborted(_) | BodyError::Broken(_)) => {
-            exchange.end(Outcome::UpstreamFailed);
-            return refusal(StatusCode::BAD_GATEWAY, "the upstream broke off in the middle of its answer");
+            let message = "the upstream broke off in the middle of its answer";
+            return refused(exchange, Outcome::UpstreamFailed, StatusCode::BAD_GATEWAY, message);
         }
     };
     let at = exchange.elapsed();
@@ -170,6 +171,13 @@ async fn whole_answer(
     Response::from_parts(parts, ProxyBody::Passed(Relayed::whole(bytes).with_trailers(trailers)))
 }
 
+/// Ends an exchange whose response is an error of the tap, which is what its record says too.
+fn refused(mut exchange: OpenExchange, outcome: Outcome, status: StatusCode, message: &str) -> Response<ProxyBody> {
+    exchange.status(status.as_u16());
+    exchange.end(outcome);
+    refusal(status, message)
+}
+
 enum ResponseKind {
     Events,
     Json,
@@ -178,8 +186,11 @@ enum ResponseKind {
     Unreadable,
 }
 
-fn kind(headers: &HeaderMap) -> ResponseKind {
+/// Without a type the response is what was requested.
+fn kind(headers: &HeaderMap, streams: bool) -> ResponseKind {
     match media_type(headers) {
+        "" if streams => ResponseKind::Events,
+        "" => ResponseKind::Json,
         "text/event-stream" => ResponseKind::Events,
         "application/json" => ResponseKind::Json,
         _ => ResponseKind::Other,

@@ -221,7 +221,10 @@ impl TraceSink {
         counts.progress.set_open(true);
         let (path, missing) = (self.parts.path().display(), counts.dropped().saturating_sub(self.reported_dropped));
         if missing > 0 {
-            tracing::warn!(%path, missing, "recording goes on in a new file; its last line will have the number of missing records");
+            // A plain file has no place for it.
+            let is_packed = self.parts.path().extension().is_some_and(|end| end.eq_ignore_ascii_case("gz"));
+            let end = if is_packed { "; its last line will have the number of missing records" } else { "" };
+            tracing::warn!(%path, missing, "recording goes on in a new file{end}");
         } else {
             tracing::info!(%path, "recording goes on in a new file");
         }
@@ -244,7 +247,7 @@ impl TraceSink {
         self.error.get_or_insert_with(|| error.to_string());
         if self.failing.due().is_some() {
             let dropped = counts.dropped();
-            tracing::error!(%error, dropped, "the trace cannot be written: requests are forwarded, not recorded");
+            tracing::error!(%error, dropped, "the trace cannot be written: requests go on, and are not recorded");
         }
     }
 

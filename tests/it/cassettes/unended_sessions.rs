@@ -146,7 +146,7 @@ async fn a_session_over_a_missing_cassette_misses_and_says_what_records_it() {
     let message = missed.json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(missed.status == 422 && message.lines().next() == Some(said), "{message}");
     assert_eq!(missed.header("x-vcr-miss"), Some("no_cassette"));
-    assert!(!message.contains("Open a session"), "{message}");
+    assert!(!message.contains("Open a session") && message.contains("  Cassette: none (0 records, "), "{message}");
     assert_eq!((verify("miss").await, verify("no_cassette").await), (json!(["miss"]), json!(["no_cassette"])));
     assert_eq!(end(&playing, "").await.status, 200);
     for (body, said) in [
@@ -164,4 +164,32 @@ async fn a_session_over_a_missing_cassette_misses_and_says_what_records_it() {
     assert!(refused.status == 400 && refused.text().contains("not `sing`"), "{}", refused.text());
     let (code, log) = playing.stop();
     assert!(code == 1 && log.contains("failed: miss"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_may_lack_its_cassette_and_sends_nothing_is_no_warning() {
+    let (upstream, place) = (engine().await, tempfile::tempdir().unwrap());
+    for if_missing in ["open", "refuse"] {
+        let recording = tap(&upstream, place.path());
+        assert_eq!(open(&recording, json!({"mode": "once", "if_missing": if_missing})).await.status, 201);
+        assert_eq!(end(&recording, "").await.status, 200);
+        let (code, log) = recording.stop();
+        assert!(code == 0 && log.contains("nothing was recorded") == (if_missing == "refuse"), "{log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cassettes_that_cannot_be_written_at_the_end_do_not_keep_the_others_open() {
+    let (upstream, place) = (engine().await, tempfile::tempdir().unwrap());
+    let recording = tap(&upstream, place.path());
+    let file = |name: &str| place.path().join(format!("{name}.yaml"));
+    for name in ["a", "b", "c", "d"] {
+        let session = json!({"name": name, "cassette": format!("{name}.yaml"), "mode": "once"});
+        assert_eq!(open(&recording, session).await.status, 201);
+        assert_eq!(recording.send(&format!("/vcr/s/{name}{CHAT}"), &chat(&[name])).await.status, 200);
+    }
+    ["b", "c"].iter().for_each(|name| fs::create_dir(file(name)).unwrap());
+    let (code, log) = recording.stop();
+    assert!(code == 4 && log.contains("b.yaml: ") && log.contains("c.yaml: "), "{log}");
+    assert!(file("a").is_file() && file("d").is_file(), "{log}");
 }

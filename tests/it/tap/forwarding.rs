@@ -56,6 +56,24 @@ fn engine(request: &[u8]) -> Script {
     Script { pieces: event_stream(&events.iter().map(String::as_str).collect::<Vec<_>>()), end: End::KeepAlive }
 }
 
+#[tokio::test]
+async fn a_stream_without_a_content_type_is_read_and_restored_too() {
+    let upstream = Upstream::start(|request| {
+        let mut script = engine(request);
+        let head = String::from_utf8_lossy(&script.pieces[0]);
+        script.pieces[0] = head.replace("content-type: text/event-stream; charset=utf-8\r\n", "").into_bytes();
+        script
+    })
+    .await;
+    let tap = Tapping::before(upstream.address).await;
+    let body = r#"{"messages":[],"stream":true}"#;
+    let direct = exchange(upstream.address, &post(CHAT, body)).await;
+    assert!(!direct.head.contains("content-type"), "{}", direct.head);
+    assert_eq!(exchange(tap.address, &post(CHAT, body)).await.pieces, direct.pieces);
+    let (_, records) = tap.sound().await;
+    assert_eq!(records[0].output_token_ids.as_deref(), Some(&[10, 11, 12, 13][..]));
+}
+
 /// The engine's stream, silent after so many pieces.
 fn stalling_after(pieces: usize, request: &[u8]) -> Script {
     let mut script = engine(request);

@@ -54,6 +54,7 @@ fn what_a_full_disk_lost_is_counted_exactly() {
             .collect();
         let found: usize = traces.iter().map(|trace| trace.records.len()).sum();
         assert_eq!((written, written + dropped), (found as u64, 303), "{rest}");
+        assert_eq!(rest.contains("its last line will have"), suffix == ".jsonl.gz", "{rest}");
         if suffix == ".jsonl" {
             continue; // a plain file has no place for it
         }

@@ -71,6 +71,34 @@ async fn a_stream_that_breaks_inside_an_event_breaks_at_the_same_byte() {
 }
 
 #[tokio::test]
+async fn an_answer_that_is_too_short_is_recorded_with_the_status_that_its_client_got() {
+    let upstream = Upstream::start(|_| Script {
+        pieces: vec![b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{".to_vec()],
+        end: End::Close,
+    })
+    .await;
+    let tap = Tapping::before(upstream.address).await;
+    assert_eq!(exchange(tap.address, &post(CHAT, "{}")).await.status, 502);
+    let (_, records) = tap.sound().await;
+    assert_eq!((records[0].outcome, records[0].status), (Some(Outcome::UpstreamFailed), Some(502)));
+}
+
+#[tokio::test]
+async fn an_event_that_is_too_long_marks_the_record() {
+    let event = |text: &str| format!(r#"{{"id":"1","choices":[{{"index":0,"delta":{{"content":"{text}"}}}}]}}"#);
+    let events = [event("a"), event(&"b".repeat(17 << 20)), event("c"), "[DONE]".to_owned()];
+    let upstream = Upstream::start(move |_| Script {
+        pieces: event_stream(&events.each_ref().map(String::as_str)),
+        end: End::KeepAlive,
+    })
+    .await;
+    let tap = Tapping::before(upstream.address).await;
+    exchange(tap.address, &post(CHAT, r#"{"stream":true}"#)).await;
+    let (_, records) = tap.sound().await;
+    assert_eq!((records[0].output_tokens, &records[0].extra["unread_events"]), (1, &1.into()));
+}
+
+#[tokio::test]
 async fn an_error_event_before_the_end_is_an_error() {
     let events = [r#"{"error":{"message":"no","code":500}}"#, "[DONE]"];
     let upstream = Upstream::start(move |_| Script { pieces: event_stream(&events), end: End::KeepAlive }).await;

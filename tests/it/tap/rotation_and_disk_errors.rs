@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{Read, Write},
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
     time::Duration,
 };
@@ -135,18 +135,15 @@ async fn a_file_that_breaks_is_left_and_another_one_begun() {
     let upstream = engine().await;
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("trace.jsonl.gz");
-    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let reading = {
-        let pipe = pipe.clone();
-        // Takes the first line and goes away.
-        std::thread::spawn(move || fs::File::open(pipe).unwrap().read(&mut [0; 16]).unwrap())
-    };
+    let mut reader = read_pipe(&pipe);
     let tap = Tapping::start(upstream.address, |setup| {
         setup.config.trace_out = pipe.clone();
         setup.config.create = CreateMode::Truncate;
     })
     .await;
-    assert!(reading.join().unwrap() > 0);
+    // Takes the first line and goes away.
+    assert!(reader.read(&mut [0; 16]).unwrap() > 0);
+    drop(reader);
     ask(&tap, 3).await;
     tap.until("vcr_records_dropped_total{reason=\"write_failed\"}", 3.0).await;
     tap.until("vcr_recording", 1.0).await;
@@ -159,19 +156,16 @@ async fn a_file_that_breaks_is_left_and_another_one_begun() {
     assert!(report.recorder.write_error.is_some());
 }
 
+/// Makes a pipe and its reader.
+fn read_pipe(pipe: &Path) -> fs::File {
+    assert!(Command::new("mkfifo").arg(pipe).status().unwrap().success());
+    // To open it for reading alone would wait for a writer.
+    fs::File::options().read(true).write(true).open(pipe).unwrap()
+}
+
 /// A tap whose disk takes nothing any more after a while, and what lets the disk go.
 async fn hanging(upstream: &Upstream, pipe: PathBuf) -> (Tapping, impl FnOnce()) {
-    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let (done, wait) = std::sync::mpsc::channel::<()>();
-    let reading = {
-        let pipe = pipe.clone();
-        // Opens it and never reads again.
-        std::thread::spawn(move || {
-            let opened = fs::File::open(pipe).unwrap();
-            let _told = wait.recv();
-            drop(opened);
-        })
-    };
+    let reader = read_pipe(&pipe);
     let tap = Tapping::start(upstream.address, |setup| {
         setup.config.trace_out = pipe;
         setup.config.create = CreateMode::Truncate;
@@ -180,11 +174,7 @@ async fn hanging(upstream: &Upstream, pipe: PathBuf) -> (Tapping, impl FnOnce())
         setup.disk_timeout = Duration::from_secs(2);
     })
     .await;
-    let let_go = move || {
-        done.send(()).unwrap();
-        reading.join().unwrap();
-    };
-    (tap, let_go)
+    (tap, move || drop(reader))
 }
 
 #[tokio::test]

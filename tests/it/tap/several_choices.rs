@@ -81,6 +81,22 @@ async fn a_stream_that_breaks_off_tells_of_the_choices_that_had_not_begun() {
 }
 
 #[tokio::test]
+async fn ids_of_one_choice_stay_where_another_has_no_token_when_the_stream_is_cut() {
+    let script = |_: &[u8]| {
+        let role = r#"{"id":"1","choices":[{"index":0,"delta":{"role":"assistant","content":""}},{"index":1,"delta":{"role":"assistant","content":""}}]}"#;
+        let first =
+            r#"{"id":"1","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null,"token_ids":[7]}]}"#;
+        let mut pieces = event_stream(&[role, first]);
+        pieces.pop();
+        Script { pieces, end: End::Close }
+    };
+    let records = recorded(script, CHAT, r#"{"n":2,"stream":true,"return_token_ids":true}"#).await;
+    assert_choices(&records, 2, Outcome::UpstreamFailed);
+    let ids: Vec<Option<&[u32]>> = records.iter().map(|record| record.output_token_ids.as_deref()).collect();
+    assert_eq!(ids, [Some(&[7][..]), None]);
+}
+
+#[tokio::test]
 async fn an_engine_that_makes_one_choice_of_several_has_one_record() {
     let script = |_: &[u8]| {
         let event = r#"{"id":"1","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}"#;

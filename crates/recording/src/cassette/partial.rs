@@ -109,6 +109,10 @@ impl Partial {
         Ok(())
     }
 
+    pub(super) fn give_way(&mut self) -> io::Result<()> {
+        self.written.give_way()
+    }
+
     /// Writes everything after the records on the disk.
     fn put(&mut self, text: &str) -> io::Result<()> {
         self.length = None;

@@ -1,7 +1,7 @@
 //! What a recording has written and needs again at its end, or where its file is lost: it is on the disk, in a file without a name
 //! beside the cassette, and not in memory.
 //!
-//! Limits: what the disk does not take stays in memory until it does.
+//! Limits: what the disk does not take stays in memory until it does; on a full disk all of it is there, since the cassette comes first.
 
 use std::{
     fs::File,
@@ -21,11 +21,13 @@ pub(super) struct Spool {
     length: u64,
     /// What the disk has not taken.
     pending: String,
+    /// The disk is left to others.
+    gives_way: bool,
 }
 
 impl Spool {
     pub(super) fn beside(cassette: &Path) -> Self {
-        Self { folder: folder_of(cassette).to_owned(), file: None, length: 0, pending: String::new() }
+        Self { folder: folder_of(cassette).to_owned(), file: None, length: 0, pending: String::new(), gives_way: false }
     }
 
     pub(super) fn push(&mut self, text: &str) {
@@ -36,7 +38,7 @@ impl Spool {
     }
 
     fn write(&mut self) -> io::Result<()> {
-        if self.pending.is_empty() {
+        if self.pending.is_empty() || self.gives_way {
             return Ok(());
         }
         let file = match &mut self.file {
@@ -68,6 +70,13 @@ impl Spool {
         Ok(text)
     }
 
+    /// Takes everything into memory from now on, so that the disk has its place.
+    pub(super) fn give_way(&mut self) -> io::Result<()> {
+        self.pending = self.text()?;
+        (self.file, self.length, self.gives_way) = (None, 0, true);
+        Ok(())
+    }
+
     /// Bytes in memory.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
@@ -89,6 +98,9 @@ mod tests {
         spool.push("two\n");
         assert_eq!((spool.text().unwrap().as_str(), spool.held()), ("one\ntwo\n", 0));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "it has no name");
+        spool.give_way().unwrap();
+        spool.push("three\n");
+        assert_eq!((spool.text().unwrap().as_str(), spool.file.is_none()), ("one\ntwo\nthree\n", true));
         let mut nowhere = Spool::beside(Path::new("/nowhere/at/all/c.yaml"));
         nowhere.push("one\n");
         nowhere.push("two\n");

@@ -352,11 +352,22 @@ impl CassetteWriter {
         if self.open {
             tools_text(&mut after, &tools);
         }
-        self.partial.bring(&tail, &after).map_err(|source| self.io(source))?;
+        let mut brought = self.partial.bring(&tail, &after);
+        if brought.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::StorageFull) {
+            brought = self.give_way().and_then(|()| self.partial.bring(&tail, &after));
+        }
+        brought.map_err(|source| self.io(source))?;
         // What is added later, or not at all, has to go from the file again.
         self.dirty = !records.is_empty();
         self.let_go();
         Ok(())
+    }
+
+    /// Leaves what temporary files take of the disk to the cassette.
+    fn give_way(&mut self) -> io::Result<()> {
+        self.partial.give_way()?;
+        self.sides.give_way()?;
+        self.tokens.give_way()
     }
 
     fn let_go(&mut self) {

@@ -36,7 +36,7 @@ const FLUSH_EVERY: Duration = Duration::from_millis(500);
 const REST: Duration = Duration::from_millis(10);
 
 /// Interval of log lines at the end about what is still to be written.
-const NOTE_EVERY: Duration = Duration::from_secs(2);
+pub const NOTE_EVERY: Duration = Duration::from_secs(2);
 
 /// Number of such waits at the end for a search for secrets.
 const FINISH_SEARCHES: u32 = 6;

@@ -181,10 +181,19 @@ pub(super) fn open(path: &Path, mode: CreateMode) -> Result<File, TraceError> {
         CreateMode::Truncate | CreateMode::Append => options.create(true),
     };
     #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        // A pipe that nobody reads would be waited for.
+        options.mode(0o600).custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
+    }
     let failed = |doing, source| TraceError::Io { path: path.to_owned(), doing, source };
     let file = options.open(path).and_then(private).map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => TraceError::Exists(path.to_owned()),
+        #[cfg(unix)]
+        _ if rustix::io::Errno::from_io_error(&source) == Some(rustix::io::Errno::NXIO) => {
+            let message = "no program reads this pipe: start its reader first, or choose another file";
+            failed("open", io::Error::new(io::ErrorKind::NotConnected, message))
+        }
         _ => failed("create", source),
     })?;
     if file.metadata().is_ok_and(|found| found.is_file()) {
@@ -202,11 +211,12 @@ pub(super) fn claim(path: &Path, file: &File) -> Result<(), TraceError> {
     }
 }
 
-/// A file that was there before may be open to others; what is written into it from now on is not.
+/// A file that was there before may be open to others; what is written into it from now on is not. Writes to a pipe wait.
 #[cfg(unix)]
 pub(super) fn private(file: File) -> io::Result<File> {
     use std::os::unix::fs::PermissionsExt;
     let known = file.metadata()?;
+    rustix::fs::fcntl_setfl(&file, rustix::fs::fcntl_getfl(&file)? - rustix::fs::OFlags::NONBLOCK)?;
     if known.is_file() && known.permissions().mode() & 0o077 != 0 {
         file.set_permissions(PermissionsExt::from_mode(0o600))?;
     }

@@ -190,3 +190,17 @@ fn of_a_long_trace_only_the_tail_is_read() {
         assert_eq!(trace.warnings, expected, "{name}");
     }
 }
+
+#[test]
+fn a_pipe_that_nobody_reads_is_refused_and_one_that_is_read_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.jsonl");
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    for mode in [CreateMode::Append, CreateMode::Truncate] {
+        let refused = TraceWriter::create(&path, &Meta::default(), mode).unwrap_err();
+        assert!(matches!(refused, TraceError::Io { doing: "open", .. }), "{refused}");
+        let mut reader = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        drop(create(&path, mode));
+        assert!(std::io::Read::read(&mut reader, &mut [0; 99]).unwrap() > 0);
+    }
+}

@@ -35,7 +35,8 @@ fn is_plain(text: &str, place: YamlContext) -> bool {
         return false;
     }
     let fits = |c: char| match c {
-        ',' | '[' | ']' | '{' | '}' => place == YamlContext::Block,
+        // PyYAML takes any `?` within brackets for the mark of a key.
+        ',' | '[' | ']' | '{' | '}' | '?' => place == YamlContext::Block,
         c => c == ' ' || c.is_ascii_graphic() || (c > '\u{a0}' && is_printable(c)),
     };
     text.chars().all(fits) && !text.contains(": ") && !text.contains(" #") && !text.contains("  ")

@@ -94,6 +94,8 @@ fn text_of_lines_is_a_block_where_nothing_is_lost() {
         &json!({"m": {"role": "user", "content": "Hi, you"}, "l": [1, 2.5, 1e300, -0.0], "e": {}, "f": []}),
         Layout::Block,
     );
+    let asked = written(&json!({"q": "Where is it?", "m": {"q": "Where? There"}}), Layout::Block);
+    assert_eq!(asked, "q: Where is it?\nm: {q: \"Where? There\"}\n");
     assert_eq!(small, "m: {role: user, content: \"Hi, you\"}\nl: [1, 2.5, 1.0e+300, -0.0]\ne: {}\nf: []\n");
 }
 

@@ -101,6 +101,8 @@ base::with_defaults! {
         pub sessions_only: Option<PathBuf>,
         /// What becomes of a recording that is not ended: of a session that is opened again, or open when the server ends.
         pub if_unended: SessionRecording = SessionRecording::Keep,
+        /// Whether this session may lack its cassette: it may need none.
+        pub opens_missing: bool,
         /// That the cassette of this session does not exist, and what records it: every request is a miss that says so.
         pub missing_cassette: Option<String>,
         /// What records a session's cassette, for people: a command.

@@ -243,15 +243,22 @@ impl CassettePlayer {
         self.index.is_empty() && self.answer_rules().is_none()
     }
 
-    /// Closes the recording, and those of sessions with cassettes of their own.
+    /// Closes the recording, and those of sessions with cassettes of their own: every one, also where some cannot be written.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// The first of them, where any cannot be written; the others are logged.
     pub fn finish(&self) -> Result<Option<RecordReport>, CassetteError> {
         self.config.match_command.iter().for_each(|command| command.end());
-        self.own_players().iter().try_for_each(|own| own.close(None).map(|report| self.keep_recorded(report)))?;
-        let own = self.recorder.as_ref().map(|recorder| recorder.finish()).transpose()?;
-        Ok(self.with_sessions(own))
+        let mut failed = self.close_sessions();
+        let own = self.recorder.as_ref().map(|recorder| recorder.finish()).transpose();
+        let own = own.unwrap_or_else(|error| {
+            failed.push(error);
+            None
+        });
+        let mut failed = failed.into_iter();
+        let first = failed.next();
+        failed.for_each(|error| tracing::error!("{error}"));
+        first.map_or_else(|| Ok(self.with_sessions(own)), Err)
     }
 
     /// Closes the recording of this session's player; `recorded` says what becomes of it where the session was ended.

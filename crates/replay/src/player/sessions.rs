@@ -348,7 +348,7 @@ impl<'a> SessionChange<'a> {
             config.mcp.on_novel = OnNovel::from(on_miss);
         }
         config.record_with = self.record_with.map(str::to_owned);
-        config.if_unended = self.if_unended;
+        (config.if_unended, config.opens_missing) = (self.if_unended, self.opens_missing);
         Ok(())
     }
 }

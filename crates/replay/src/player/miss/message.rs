@@ -104,7 +104,7 @@ impl MissFacts<'_> {
             "Request: {}, {}  Cassette: {}{more} ({}, {} unconsumed)  Mode: {}  Match: {}",
             clipped(&identity.boundary, NAME),
             clipped(&identity.route, NAME),
-            first.unwrap_or_default(),
+            first.unwrap_or_else(|| "none".to_owned()),
             counted(player.index.len(), "record"),
             player.index.len().saturating_sub(self.consumed),
             player.config.mode.name(),

@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
+use tokio::time::Instant;
+
 use crate::{
     matching::requests::Lookup,
     player::{
@@ -9,6 +11,7 @@ use crate::{
         miss::NoRecordReason, record::compare::ComparedWith,
     },
 };
+use recording::{cassette::CassetteError, recorder::NOTE_EVERY};
 
 impl CassettePlayer {
     pub(crate) fn is_recording(&self) -> bool {
@@ -20,6 +23,26 @@ impl CassettePlayer {
         self.recorder.as_ref().map(|recorder| recorder.place())
     }
 
+    /// Closes the recordings of sessions that have not ended; returns what failed.
+    pub(crate) fn close_sessions(&self) -> Vec<CassetteError> {
+        let (players, mut noted, mut failed) = (self.own_players(), Instant::now(), Vec::new());
+        for (at, own) in players.iter().enumerate() {
+            if noted.elapsed() >= NOTE_EVERY {
+                noted = Instant::now();
+                tracing::warn!(
+                    "cassettes of {} of {} sessions are still to be closed",
+                    players.len() - at,
+                    players.len()
+                );
+            }
+            match own.close(None) {
+                Ok(report) => self.keep_recorded(report),
+                Err(error) => failed.push(error),
+            }
+        }
+        failed
+    }
+
     /// Keeps what a session recorded that has ended.
     pub(crate) fn keep_recorded(&self, report: Option<RecordReport>) {
         let mut kept = self.recorded_by_sessions.lock();
@@ -29,8 +52,9 @@ impl CassettePlayer {
     /// Adds what sessions recorded to what this player did; `None` where neither records.
     pub(crate) fn with_sessions(&self, own: Option<RecordReport>) -> Option<RecordReport> {
         let sessions = self.recorded_by_sessions.lock().clone();
-        // Where sessions have cassettes of their own, requests without one are rare.
-        let is_expected = |own: &&RecordReport| own.lost_all() || !self.had_own_cassettes(&self.sessions.lock());
+        // Where sessions have cassettes of their own, requests without one are rare; one that may lack its cassette may need none.
+        let may_be_empty = self.config.opens_missing || self.had_own_cassettes(&self.sessions.lock());
+        let is_expected = |own: &&RecordReport| own.lost_all() || !may_be_empty;
         own.iter().filter(is_expected).for_each(RecordReport::warn_of_none);
         if sessions.sessions == 0 {
             return own;

@@ -139,11 +139,14 @@ async fn fetch(upstream: &Upstream, path: &'static str, body: Option<&Value>) ->
 const LONGEST_EXAMPLE: usize = 1000;
 
 impl CassettePlayer {
-    /// The models that were recorded.
+    /// The models that were recorded, but for those that no server knew (404).
     #[must_use]
     pub fn models(&self) -> Vec<String> {
-        let names = self.index.boundaries().into_iter().filter_map(|boundary| boundary.strip_prefix("llm:"));
-        let names = names.map(|name| split_upstream(name).0).filter(|name| !name.is_empty()).map(str::to_owned);
+        let recorded = self.records.iter().enumerate().filter(|(_, (_, record))| record.answer.status != 404);
+        let recorded = recorded.filter_map(|(at, _)| Some(self.index.identity(at)?.boundary.as_str()));
+        let sorted: BTreeSet<&str> = recorded.filter_map(|boundary| boundary.strip_prefix("llm:")).collect();
+        let names =
+            sorted.into_iter().map(|name| split_upstream(name).0).filter(|name| !name.is_empty()).map(str::to_owned);
         let mut known = BTreeSet::new();
         let rules = self.answer_rules().map(|rules| rules.models()).unwrap_or_default();
         names.chain(rules).chain(self.fixtures.models()).filter(|name| known.insert(name.clone())).collect()
