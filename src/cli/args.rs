@@ -1,5 +1,7 @@
 //! Everything that can be typed. What it means is decided by each tool's conversion, next to its arguments.
 
+use std::env;
+
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 
 use crate::cli::{
@@ -25,6 +27,9 @@ use crate::cli::{
 /// Prefix of an environment variable's name; the flag's name follows in capitals.
 const ENV_PREFIX: &str = "VLLM_VCR_";
 
+/// Flags without a variable: VLLM_VCR_MODE and VLLM_VCR_URL of a wrapped command tell of the server around it, not of those that it starts.
+const WITHOUT_VARIABLE: [&str; 2] = ["mode", "url"];
+
 const EXAMPLES: &str = "\
 Examples:
   Serve the built-in trace on port 8000:
@@ -46,8 +51,8 @@ Examples:
     vllm-vcr inspect summary day.jsonl.gz
     vllm-vcr inspect check day.jsonl.gz
 
-Every flag can also be set by an environment variable (--time-scale is VLLM_VCR_TIME_SCALE)
-or in a TOML file given by --config. The command line takes precedence over the
+Flags but --mode and --url can also be set by environment variables (--time-scale is
+VLLM_VCR_TIME_SCALE), and all in a TOML file given by --config. The command line takes precedence over the
 environment, the environment over the file.
 
 Exit codes: 0 done, 1 the check failed, 2 usage, 3 bad input data, 4 environment.";
@@ -176,10 +181,15 @@ pub(in crate::cli) enum Command {
     Reference,
 }
 
-/// The whole table of commands and flags, every flag with its environment variable.
+/// The whole table of commands and flags, with their environment variables.
 #[must_use]
 pub fn command() -> clap::Command {
     with_environment(Cli::command())
+}
+
+/// The environment variable of a flag's name.
+pub(in crate::cli) fn variable(name: &str) -> String {
+    format!("{ENV_PREFIX}{}", name.to_ascii_uppercase().replace('-', "_"))
 }
 
 fn with_environment(command: clap::Command) -> clap::Command {
@@ -187,10 +197,16 @@ fn with_environment(command: clap::Command) -> clap::Command {
     with_tags(command, tags).mut_args(with_variable).mut_subcommands(with_environment)
 }
 
+/// Gives a flag its variable, of its names the first one that is set; an empty variable counts as not set.
 fn with_variable(arg: clap::Arg) -> clap::Arg {
-    let Some(long) = arg.get_long() else { return arg };
-    let variable = format!("{ENV_PREFIX}{}", long.to_ascii_uppercase().replace('-', "_"));
-    let arg = arg.env(variable).hide_env(true);
+    let names = arg.get_long_and_visible_aliases().unwrap_or_default().into_iter();
+    let variables = names.filter(|name| !WITHOUT_VARIABLE.contains(name)).map(variable);
+    let usable: Vec<String> =
+        variables.filter(|name| env::var_os(name).is_none_or(|value| !value.is_empty())).collect();
+    let arg = match usable.iter().find(|name| env::var_os(name).is_some()).or(usable.first()) {
+        Some(name) => arg.env(name).hide_env(true),
+        None => arg,
+    };
     match arg.get_action() {
         ArgAction::SetTrue => arg.value_parser(BoolishValueParser::new()),
         _ => arg,

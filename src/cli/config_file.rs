@@ -13,6 +13,7 @@ use clap::{
     Arg, ArgMatches, Command,
     builder::{BoolishValueParser, Resettable, TypedValueParser},
     error::{ContextKind, ContextValue},
+    parser::ValueSource,
 };
 use toml::{Table, Value};
 
@@ -27,9 +28,9 @@ pub(in crate::cli) enum ConfigError {
     /// It cannot be read.
     #[error("cannot read the configuration file {}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    /// It is not TOML.
-    #[error("{}: not valid TOML", path.display())]
-    Syntax { path: PathBuf, source: Box<toml::de::Error> },
+    /// It is not TOML. The line may hold a secret: it is not shown.
+    #[error("{}:{line}: not valid TOML: {message}", path.display())]
+    Syntax { path: PathBuf, line: usize, message: String },
     /// A key is no flag, or its value is of a kind that no flag takes.
     #[error("{}: {reason}", path.display())]
     Key {
@@ -46,7 +47,9 @@ pub(in crate::cli) fn apply(command: Command, arguments: &[OsString]) -> Result<
         Some(path) => with_file(command, &matches, path.clone())?,
         None => command,
     };
-    Ok(if is_engine(&command, &matches) { command.mut_subcommand("play", with_time_scale) } else { command })
+    let is_engine = is_engine(&command, &matches);
+    let command = if is_engine { command.mut_subcommand("play", with_time_scale) } else { command };
+    Ok(without_overruled(command, &matches))
 }
 
 /// Names the variable, or the file and the key, of a flag that nobody typed, in an error about it. `tables` are the flags without and with the
@@ -116,15 +119,18 @@ fn with_time_scale(play: Command) -> Command {
 
 fn with_file(command: Command, matches: &ArgMatches, path: PathBuf) -> Result<Command, ConfigError> {
     let text = bounded_read::read_text(&path).map_err(|source| ConfigError::Read { path: path.clone(), source })?;
-    let table =
-        text.parse::<Table>().map_err(|source| ConfigError::Syntax { path: path.clone(), source: Box::new(source) })?;
+    let table = text.parse::<Table>().map_err(|error| {
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        let line = before.matches('\n').count() + 1;
+        ConfigError::Syntax { path: path.clone(), line, message: error.message().to_owned() }
+    })?;
     with_defaults(command, &table, Some(matches)).map_err(|reason| ConfigError::Key { path, reason })
 }
 
 /// `matches` is what was typed for this command; `None` when another command runs, whose keys are only checked.
 fn with_defaults(command: Command, table: &Table, matches: Option<&ArgMatches>) -> Result<Command, String> {
     let mut command = command;
-    let mut taken: Vec<String> = Vec::new();
+    let mut taken: Vec<(String, &String)> = Vec::new();
     for (key, value) in table {
         if let (Some(child), Value::Table(flags)) = (command.find_subcommand(key), value) {
             let inner = matches.and_then(|matches| matches.subcommand_matches(key));
@@ -135,11 +141,13 @@ fn with_defaults(command: Command, table: &Table, matches: Option<&ArgMatches>) 
         let arg = flag(&command, key)?.clone();
         let values =
             texts(value).ok_or_else(|| format!("the value of `{key}` is not a string, number, boolean or list"))?;
-        if let Some(other) = taken.iter().find(|other| conflict(&command, &arg, other)) {
-            return Err(format!("`{key}` cannot be used with `{}`", other.replace('_', "-")));
+        if let Some((_, other)) =
+            taken.iter().find(|(id, _)| arg.get_id() == id.as_str() || conflict(&command, &arg, id))
+        {
+            return Err(format!("`{key}` cannot be used with `{other}`"));
         }
-        taken.push(arg.get_id().to_string());
-        if matches.is_some_and(|matches| !is_overruled(&command, &arg, matches)) {
+        taken.push((arg.get_id().to_string(), key));
+        if matches.is_some_and(|matches| !is_overruled(&command, &arg, |other| is_typed(matches, other))) {
             command = command.mut_arg(arg.get_id().clone(), |arg| arg.required(false).default_values(values));
         }
     }
@@ -148,10 +156,14 @@ fn with_defaults(command: Command, table: &Table, matches: Option<&ArgMatches>) 
 
 fn flag<'a>(command: &'a Command, key: &str) -> Result<&'a Arg, String> {
     let flags = || command.get_arguments().filter(|arg| arg.get_id() != "config");
-    flags().find(|arg| arg.get_long() == Some(key)).ok_or_else(|| {
+    let names = |arg: &'a Arg| arg.get_long_and_visible_aliases().unwrap_or_default();
+    flags().find(|arg| names(arg).contains(&key)).ok_or_else(|| {
         let tables = command.get_subcommands().filter(|child| !child.is_hide_set()).map(Command::get_name);
-        let likely = likely(key, flags().filter_map(Arg::get_long).chain(tables));
-        let advice = likely.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
+        let advice = match likely(key, flags().flat_map(names).chain(tables)) {
+            Some(name) if name == key => format!("; [{name}] is a table"),
+            Some(name) => format!("; did you mean `{name}`?"),
+            None => String::new(),
+        };
         format!("`{key}` is not a flag of `{}`{advice}", command.get_name())
     })
 }
@@ -167,17 +179,36 @@ fn texts(value: &Value) -> Option<Vec<String>> {
     }
 }
 
+/// Returns true if two flags exclude each other, or one is the other's `--no-`.
 fn conflict(command: &Command, arg: &Arg, other: &str) -> bool {
     let names = |arg: &Arg, other: &str| {
         command.get_arg_conflicts_with(arg).iter().any(|conflicting| conflicting.get_id() == other)
     };
     let other_arg = command.get_arguments().find(|arg| arg.get_id() == other);
-    names(arg, other) || other_arg.is_some_and(|other| names(other, arg.get_id().as_str()))
+    let is_no = |flag: &str, no: &str| no.strip_prefix("no_") == Some(flag);
+    let id = arg.get_id().as_str();
+    is_no(id, other) || is_no(other, id) || names(arg, other) || other_arg.is_some_and(|other| names(other, id))
 }
 
-fn is_overruled(command: &Command, arg: &Arg, matches: &ArgMatches) -> bool {
+/// Returns true if a flag conflicts with one that wins over it.
+fn is_overruled(command: &Command, arg: &Arg, wins: impl Fn(&str) -> bool) -> bool {
     let mut others = command.get_arguments().map(|other| other.get_id().as_str());
-    others.any(|other| conflict(command, arg, other) && is_typed(matches, other))
+    others.any(|other| wins(other) && conflict(command, arg, other))
+}
+
+/// Takes the variables from flags that conflict with one on the command line.
+fn without_overruled(mut command: Command, matches: &ArgMatches) -> Command {
+    let is_from = |id: &str, source| matches.value_source(id) == Some(source);
+    let is_on_line = |id: &str| is_from(id, ValueSource::CommandLine);
+    let of_variables = command.get_arguments().filter(|arg| is_from(arg.get_id().as_str(), ValueSource::EnvVariable));
+    let overruled = of_variables.filter(|arg| is_overruled(&command, arg, is_on_line)).map(|arg| arg.get_id().clone());
+    for id in overruled.collect::<Vec<_>>() {
+        command = command.mut_arg(id, |arg| arg.env(Resettable::Reset));
+    }
+    match matches.subcommand() {
+        Some((name, inner)) => command.mut_subcommand(name, |child| without_overruled(child, inner)),
+        None => command,
+    }
 }
 
 #[cfg(test)]
@@ -215,9 +246,21 @@ mod tests {
     }
 
     #[test]
+    fn a_flag_has_all_its_names() {
+        let matches = parse("[tap]\nupstream = \"http://h:1\"\ncassette = \"q.yaml\"", &["tap"]).unwrap();
+        let tap = matches.subcommand_matches("tap").unwrap();
+        assert_eq!(tap.get_one::<PathBuf>("trace_out").unwrap().to_str(), Some("q.yaml"));
+    }
+
+    #[test]
     fn a_conflicting_flag_that_was_typed_overrules_the_file() {
-        let matches = parse("[play]\ninstant = true", &["play", "--time-scale", "2"]).unwrap();
-        assert!(!matches.subcommand_matches("play").unwrap().get_flag("instant"));
+        for (key, typed) in [
+            ("instant", &["play", "--time-scale", "2"][..]),
+            ("no-enable-prefix-caching", &["play", "--enable-prefix-caching"]),
+        ] {
+            let matches = parse(&format!("[play]\n{key} = true"), typed).unwrap();
+            assert!(!matches.subcommand_matches("play").unwrap().get_flag(&key.replace('-', "_")), "{key}");
+        }
         let error = parse("[play]\ninstant = true\ntime-scale = 2", &["play"]).unwrap_err();
         assert!(error.contains("cannot be used with"), "{error}");
     }
@@ -228,13 +271,21 @@ mod tests {
             ("[play]\nprot = 1", "did you mean `port`?"),
             ("[paly]\nport = 1", "did you mean `play`?"),
             ("[play]\nport = 1979-05-27", "not a string"),
-            ("[play", "not valid TOML"),
+            ("[play", ":1: not valid TOML: "),
+            ("[tap]\ncassette = \"a.yaml\"\ntrace-out = \"b.yaml\"", "`trace-out` cannot be used with `cassette`"),
+            ("cassette = \"a.yaml\"", "`cassette` is not a flag of `vllm-vcr`; [cassette] is a table"),
             ("[play]\nport = 99999", "'--port <PORT>'"),
             ("config = \"x\"", "is not a flag"),
             ("[tap]\nlisen = \"x\"", "did you mean `listen`?"),
         ] {
             let error = parse(toml, &["play"]).unwrap_err();
             assert!(error.contains(part), "{toml}: {error}");
+        }
+        for toml in
+            ["api-key = \"k77x", "[play]\napi-key = k77x", "api-key: k77x", "x = \"k77x\\q\"", "x = 1\nx = \"k77x\""]
+        {
+            let error = parse(toml, &["play"]).unwrap_err();
+            assert!(error.contains("not valid TOML: ") && !error.contains("k77x"), "{toml}: {error}");
         }
     }
 

@@ -6,7 +6,7 @@ use crate::{
     base::{causes::causes, one_line::clipped},
     cli::{config_file::ConfigError, output, redaction::shown},
     conform::ConformError,
-    net::server::BindError,
+    net::{server::BindError, upstream::without_userinfo},
     recording::{cassette::AnswersError, formats::FormatError, redaction::RulesError, trace::TraceError},
     replay::{mcp::McpRecordError, player::HeaderRulesError},
     text::prompt::{HashKeyError, PromptError},
@@ -100,7 +100,7 @@ impl Failure {
         if let Some(hint) = &self.hint {
             text.push_str(&format!("hint: {hint}\n"));
         }
-        text.split_terminator('\n').map(|line| clipped(line, MOST_SHOWN) + "\n").collect()
+        text.split_terminator('\n').map(|line| clipped(&without_userinfo(line), MOST_SHOWN) + "\n").collect()
     }
 }
 

@@ -53,7 +53,7 @@ use clap::{
     error::{ContextKind, ContextValue},
 };
 
-use crate::net::upstream::without_secrets;
+use crate::net::upstream::{without_secrets, without_userinfo};
 
 use args::{Cli, Command};
 use build::ProgramBuild;
@@ -71,7 +71,13 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     match parse(&arguments) {
         Err(Stop::Clap(mut error)) => {
             hide_secrets(&mut error);
-            let _closed_pipe = error.print();
+            let text = error.render().to_string();
+            let shown = without_userinfo(&text);
+            if shown == text {
+                let _closed_pipe = error.print();
+            } else {
+                output::warn(&shown);
+            }
             u8::try_from(error.exit_code()).unwrap_or(2).into()
         }
         Err(Stop::Failed(failure)) => failure.report(),

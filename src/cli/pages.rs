@@ -6,7 +6,7 @@ use std::fmt::Write;
 use clap::{Arg, Command};
 use clap_complete::Shell;
 
-use crate::cli::{build, failure::Failure, help};
+use crate::cli::{args::variable, build, failure::Failure, help};
 
 /// The completion script of `shell`.
 pub(in crate::cli) fn completions(command: &Command, shell: Shell) -> Vec<u8> {
@@ -114,8 +114,10 @@ fn entry(page: &mut String, arg: &Arg) {
     if let Some(default) = arg.get_default_values().first().filter(|_| arg.get_action().takes_values()) {
         facts.push(format!("Default: `{}`.", default.to_string_lossy()));
     }
-    if let Some(variable) = arg.get_env() {
-        facts.push(format!("Environment: `{}`.", variable.to_string_lossy()));
+    if arg.get_env().is_some() {
+        let names = arg.get_long_and_visible_aliases().unwrap_or_default().into_iter();
+        let variables: Vec<String> = names.map(|name| format!("`{}`", variable(name))).collect();
+        facts.push(format!("Environment: {}.", variables.join(", ")));
     }
     let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
     facts.insert(0, format!("{}.", help.trim_end_matches('.')));
@@ -129,8 +131,8 @@ fn name(arg: &Arg) -> String {
     } else {
         String::new()
     };
-    match arg.get_long() {
-        Some(long) => format!("{short}--{long}{values}"),
+    match arg.get_long_and_visible_aliases() {
+        Some(names) => format!("{short}--{}{values}", names.join(", --")),
         None => values.trim().to_owned(),
     }
 }

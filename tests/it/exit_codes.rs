@@ -64,7 +64,7 @@ fn a_mistake_names_the_variable_or_the_file_where_it_stands() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(2) && stderr.contains(part), "{arguments:?}: {stderr}");
     };
-    with(("VLLM_VCR_ENGINE", ""), &["play"], "invalid value '' for 'VLLM_VCR_ENGINE (--engine)'");
+    with(("VLLM_VCR_ENGINE", "x"), &["play"], "invalid value 'x' for 'VLLM_VCR_ENGINE (--engine)'");
     let tag = "VLLM_VCR_TAG (--tag) has no effect on the built-in trace";
     with(("VLLM_VCR_TAG", "x"), &["play", "--port", "0"], tag);
     let of_variable = |arguments: &[&str], part: &str| with(("VLLM_VCR_RATE", "abc"), arguments, part);
@@ -72,6 +72,48 @@ fn a_mistake_names_the_variable_or_the_file_where_it_stands() {
     of_variable(&[&replay[..], &["--rate", "fast"]].concat(), "invalid value 'fast' for '--rate <N>'");
     let burst = ["--arrivals=burst", "--rate=1", "--timeout", "5"];
     of_variable(&[&replay[..], &burst].concat(), "for '--timeout <");
+}
+
+#[test]
+fn a_variable_yields_to_the_command_line_and_an_empty_one_is_none() {
+    let with = |(name, value): (&str, &str), arguments: &[&str], code: i32, part: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_vllm-vcr")).args(arguments).env(name, value).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(code) && stderr.contains(part), "{name}={value} {arguments:?}: {stderr}");
+    };
+    let (trace, replay) = ("/nowhere.jsonl", ["replay", "/nowhere.jsonl", "--target", "http://127.0.0.1:9"]);
+    let summary = ["inspect", "summary", trace];
+    with(("VLLM_VCR_RATE", "3"), &[&replay[..], &["--concurrency", "2"]].concat(), 3, trace);
+    with(("VLLM_VCR_LOG", "debug"), &[&summary[..], &["-v"]].concat(), 3, trace);
+    let play = ["play", "--engine", "--replay-tokens", trace];
+    with(("VLLM_VCR_NO_ENABLE_PREFIX_CACHING", "1"), &[&play[..], &["--enable-prefix-caching"]].concat(), 3, trace);
+    for name in ["JSON", "CONFIG", "LOG", "VERBOSE"] {
+        with((&format!("VLLM_VCR_{name}"), ""), &summary, 3, trace);
+    }
+    for name in ["PORT", "CASSETTE", "REPORT", "REDACT", "ENGINE"] {
+        with((&format!("VLLM_VCR_{name}"), ""), &["play", "--replay-tokens", trace], 3, trace);
+    }
+    with(("VLLM_VCR_CASSETTE", "zz.txt"), &["tap", "--upstream", "http://127.0.0.1:9"], 2, "zz.txt: the name says");
+}
+
+#[test]
+fn a_usage_error_shows_no_credentials_of_a_url() {
+    let url = "http://user:hunter2@h";
+    for arguments in [
+        &[url][..],
+        &["play", "a", url],
+        &["play", &format!("--{url}")],
+        &["play", "--help", url],
+        &["tap", "--upstream", "http://h:1", "--listen", url],
+        &["man", url],
+    ] {
+        let output = vcr(arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code() == Some(2) && stderr.contains("http://…@h") && !stderr.contains("hunter2"),
+            "{stderr}"
+        );
+    }
 }
 
 #[test]

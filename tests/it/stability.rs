@@ -22,14 +22,16 @@ fn list(number: usize) -> Vec<String> {
     list.lines().map(str::to_owned).collect()
 }
 
-/// The flags of a command that are also variables of their name.
+/// The flags of a command that are also variables of their name, and the two that are none.
 fn flags_of<'a>(mut command: &'a Command, path: &[&str]) -> HashSet<&'a str> {
     for name in path {
         command = command.find_subcommand(name).unwrap_or_else(|| panic!("there is no {path:?}"));
     }
     let variable = |flag: &str| format!("VLLM_VCR_{}", flag.to_ascii_uppercase().replace('-', "_"));
-    let with_variables =
-        command.get_arguments().filter(|it| it.get_env() == it.get_long().map(variable).as_deref().map(OsStr::new));
+    let expected = |flag: &&str| !matches!(*flag, "mode" | "url");
+    let with_variables = command
+        .get_arguments()
+        .filter(|it| it.get_env() == it.get_long().filter(expected).map(variable).as_deref().map(OsStr::new));
     with_variables.filter_map(|it| it.get_long_and_visible_aliases()).flatten().collect()
 }
 

@@ -212,5 +212,8 @@ pub const DEFAULT_IDS: u32 = 32_768;
 /// Prompt and output tokens of a request by default, where no record has more.
 pub const DEFAULT_MODEL_LEN: u32 = 32_768;
 
+/// Blocks of a cache whose number nothing gives.
+pub const DEFAULT_GPU_BLOCKS: u32 = 16_384;
+
 /// Accepted body size by default: 64 MB.
 pub const DEFAULT_BODY_LIMIT: usize = 64 * 1024 * 1024;

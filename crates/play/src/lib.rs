@@ -59,9 +59,9 @@ mod state;
 use self::state::{HandlerState, ServerState};
 pub use crate::{
     config::{
-        AnswerOptions, Config, DEFAULT_BODY_LIMIT, DEFAULT_IDS, DEFAULT_MODEL_LEN, DEFAULT_RANDOM_TOKENS, Fingerprint,
-        GenerationConfig, GenerationSource, LoraConfig, LoraModule, ServerOptions, SimulatorOptions, Source, Synthetic,
-        SyntheticOptions, TokenizerSource, Unmatched, UnmatchedPace,
+        AnswerOptions, Config, DEFAULT_BODY_LIMIT, DEFAULT_GPU_BLOCKS, DEFAULT_IDS, DEFAULT_MODEL_LEN,
+        DEFAULT_RANDOM_TOKENS, Fingerprint, GenerationConfig, GenerationSource, LoraConfig, LoraModule, ServerOptions,
+        SimulatorOptions, Source, Synthetic, SyntheticOptions, TokenizerSource, Unmatched, UnmatchedPace,
     },
     dialect::VllmVersion,
     engine::{EngineConfig, EngineError, EngineTimes, KvEventsConfig, KvEventsError, KvRole, KvTransferConfig},

@@ -14,8 +14,8 @@ const COMMAND = ["/bin/sh", "-c", 'printf "%s\\n" "$VLLM_VCR_URL"; exec cat >/de
 // How the program would be typed that records a file which play() does not find: who called that records with tap().
 const ADVISED = /vllm-vcr tap --upstream (\S+) --cassette '?(.+?)'? -- \/bin\/sh -c '.*'/;
 
-// What a server around this process has set: it is not meant for one that is started here.
-const OF_A_SERVER = ["VLLM_VCR_URL", "VLLM_VCR_MODE", "VLLM_VCR_BASE_TIME"];
+// What a server around this process has set, and the tests' upstreams: they are not meant for a server that is started here.
+const OF_A_SERVER = ["VLLM_VCR_URL", "VLLM_VCR_MODE", "VLLM_VCR_BASE_TIME", "VLLM_VCR_UPSTREAM"];
 
 // Bytes of a server's log that an error shows.
 const SHOWN = 4000;

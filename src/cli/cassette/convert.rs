@@ -13,7 +13,7 @@ use clap::Args;
 use crate::{
     base::one_line::counted,
     cli::{
-        cassette::new_cassette,
+        cassette::{new_cassette, tokens_of},
         failure::{Exit, Failure},
         mcp::servers::{self, server_name},
         output,
@@ -21,7 +21,7 @@ use crate::{
     },
     play::load_tokenizer,
     recording::{
-        cassette::{self, CassetteError, CassetteWriter, Header, RecordTokens, WriteMode, is_cassette},
+        cassette::{self, CassetteWriter, Header, WriteMode, is_cassette},
         redaction::NamedValues,
         storage,
         trace::{CaptureEnd, CreateMode, TraceError, TraceReader, TraceWriter},
@@ -105,8 +105,7 @@ fn is_trace(path: &Path) -> bool {
 fn to_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitCode, Failure> {
     let cassette = cassette::load(&args.from)?;
     cassette.warnings.iter().for_each(|warning| output::note(&format!("{warning}\n")));
-    let io = |source| Failure::from(CassetteError::Io { path: args.from.clone(), source });
-    let made = player::to_trace(&cassette, &RecordTokens::read(&args.from).map_err(io)?, tokenizer, Counts::Needed);
+    let made = player::to_trace(&cassette, &tokens_of(&args.from)?, tokenizer, Counts::Needed);
     refuse(args, &made.refused)?;
     if made.records.is_empty() {
         return Ok(nothing_written(args));

@@ -6,6 +6,7 @@ mod lint;
 mod prune;
 
 use std::{
+    collections::BTreeMap,
     fs::{self, OpenOptions},
     io::{ErrorKind, Write},
     path::{Path, PathBuf},
@@ -141,23 +142,30 @@ pub(in crate::cli) fn writable_name(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Exits with [`Exit::BadInput`] for secrets, with [`Exit::No`] for what has no effect. Of several files all are checked, also where
-/// one of them cannot be read.
+/// Exits with [`Exit::BadInput`] for secrets, with [`Exit::No`] for what has no effect.
 fn validate(args: &SecretsArgs) -> Result<ExitCode, Failure> {
     let rules = redaction::rules(&args.redaction)?;
     let files = files(&args.files)?;
-    let (mut worst, mut unreadable) = (None, None);
-    for file in &files {
-        match validate_one(file, &rules) {
-            Ok((report, wrong)) => {
-                output::print(&report)?;
-                worst = worst.max(wrong);
-            }
+    let mut worst = None;
+    let failed = each(&files, |file| {
+        let (report, wrong) = validate_one(file, &rules)?;
+        worst = worst.max(wrong);
+        output::print(&report).map(drop)
+    })?;
+    Ok(failed.or(worst.map(Exit::into)).unwrap_or_default())
+}
+
+/// Does the same to each file, also behind one where it fails; the exit code of the last failure.
+fn each(files: &[PathBuf], mut run: impl FnMut(&PathBuf) -> Result<(), Failure>) -> Result<Option<ExitCode>, Failure> {
+    let mut failed = None;
+    for file in files {
+        match run(file) {
             Err(failure) if files.len() == 1 => return Err(failure),
-            Err(failure) => unreadable = Some(failure.report()),
+            Err(failure) => failed = Some(failure.report()),
+            Ok(()) => {}
         }
     }
-    Ok(unreadable.or(worst.map(Exit::into)).unwrap_or_default())
+    Ok(failed)
 }
 
 fn validate_one(file: &Path, rules: &RedactionRules) -> Result<(String, Option<Exit>), Failure> {
@@ -194,7 +202,7 @@ fn fmt(args: &FmtArgs) -> Result<ExitCode, Failure> {
         refuse_objects(&args.files)?;
     }
     let mut changes = false;
-    for file in &files(&args.files)? {
+    let failed = each(&files(&args.files)?, |file| {
         let io = |source| Failure::from(CassetteError::Io { path: file.clone(), source });
         let old = cassette::text_of(file)?;
         let Cassette { header, records, tools, .. } = cassette::parse(file, &old)?;
@@ -203,23 +211,22 @@ fn fmt(args: &FmtArgs) -> Result<ExitCode, Failure> {
             false => cassette::emit(&header, &records, &tools),
         };
         if new == old {
-            continue;
+            return Ok(());
         }
         changes = true;
         if args.check {
-            output::print(&format!("{} would change\n", file.display()))?;
-        } else {
-            cassette::write_blobs(file, records.iter()).map_err(io)?;
-            fs::write(file, new).map_err(io)?;
+            return output::print(&format!("{} would change\n", file.display())).map(drop);
         }
-    }
-    Ok(Exit::unless(!args.check || !changes))
+        cassette::write_blobs(file, records.iter()).map_err(io)?;
+        fs::write(file, new).map_err(io)
+    })?;
+    Ok(failed.unwrap_or_else(|| Exit::unless(!args.check || !changes)))
 }
 
 fn redact(args: &SecretsArgs) -> Result<ExitCode, Failure> {
     refuse_objects(&args.files)?;
     let (rules, mut left) = (redaction::rules(&args.redaction)?, Vec::new());
-    for file in &files(&args.files)? {
+    let failed = each(&files(&args.files)?, |file| {
         let mut cassette = cassette::load(file)?;
         let rules = player::secrets_of_top(&rules, &cassette)?;
         let found = player::secrets(&rules, &cassette).len();
@@ -235,17 +242,26 @@ fn redact(args: &SecretsArgs) -> Result<ExitCode, Failure> {
             counted(records, "record")
         ));
         left.extend(player::secrets(&rules, &cassette::load(file)?));
-    }
+        Ok(())
+    })?;
     if left.is_empty() {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(failed.unwrap_or_default());
     }
     Err(Failure::input(format!("these secrets could not be removed:\n  {}", left.join("\n  "))))
+}
+
+/// What is known of a cassette's tokens, by record.
+fn tokens_of(cassette: &Path) -> Result<BTreeMap<u64, RecordTokens>, Failure> {
+    RecordTokens::read(cassette).map_err(|source| {
+        let path = cassette::sidecar_of(cassette).join("tokens.jsonl");
+        CassetteError::Io { path, source }.into()
+    })
 }
 
 /// Removes what is known of the tokens of some records: their ids spell what was redacted.
 fn forget_tokens<'a>(file: &Path, records: impl IntoIterator<Item = &'a u64>) -> Result<(), Failure> {
     let io = |source| Failure::from(CassetteError::Io { path: file.to_owned(), source });
-    let mut tokens = RecordTokens::read(file).map_err(io)?;
+    let mut tokens = tokens_of(file)?;
     records.into_iter().for_each(|id| drop(tokens.remove(id)));
     RecordTokens::write(file, &tokens.into_values().collect::<Vec<_>>()).map_err(io)
 }
@@ -283,7 +299,7 @@ fn merge(args: &MergeArgs) -> Result<ExitCode, Failure> {
     let mut tokens = Vec::new();
     for file in &files {
         let mut cassette = cassette::load(file)?;
-        let mut own = RecordTokens::read(file).map_err(io)?;
+        let mut own = tokens_of(file)?;
         match &mut whole {
             None => {
                 cassette.path.clone_from(to);

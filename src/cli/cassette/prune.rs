@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::{
     base::one_line::{counted, one_line},
     cli::{
-        cassette::{forget_tokens, refuse_objects},
+        cassette::{each, forget_tokens, refuse_objects},
         failure::{Exit, Failure},
         output,
     },
@@ -44,7 +44,7 @@ pub(in crate::cli) fn run(args: &PruneArgs) -> Result<ExitCode, Failure> {
     refuse_objects(&args.files)?;
     let unused = read(&args.unused)?;
     let mut changes = false;
-    for file in &args.files {
+    let failed = each(&args.files, |file| {
         let mut cassette = cassette::load(file)?;
         let all = cassette.records.len();
         let ids = ids(&unused, file, &cassette.records)?;
@@ -63,8 +63,9 @@ pub(in crate::cli) fn run(args: &PruneArgs) -> Result<ExitCode, Failure> {
         if !args.check && !removed.is_empty() {
             remove(&mut cassette, &removed)?;
         }
-    }
-    Ok(Exit::unless(!args.check || !changes))
+        Ok(())
+    })?;
+    Ok(failed.unwrap_or_else(|| Exit::unless(!args.check || !changes)))
 }
 
 /// Reads the unused records of a report, from a file or from stdin (`-`).

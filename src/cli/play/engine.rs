@@ -18,7 +18,7 @@ use crate::{
         scheduler::SchedulerConfig,
         step_clock::{PROFILES, StepTimes},
     },
-    play::{EngineConfig, EngineTimes, LoraConfig},
+    play::{DEFAULT_GPU_BLOCKS, EngineConfig, EngineTimes, LoraConfig},
 };
 
 /// The simulated engine.
@@ -85,9 +85,6 @@ fn ranks(text: &str) -> Result<NonZeroU32, String> {
     ranks.ok_or_else(|| "a number from 1 to 256 is needed".to_owned())
 }
 
-/// Blocks of the cache by default, as many as /metrics shows without an engine.
-const BLOCKS: u32 = 16_384;
-
 /// Reads the configuration of the engine, with places for these adapters; `None` without one.
 pub(in crate::cli) fn config(args: &PlayArgs, lora: Option<&LoraConfig>) -> Result<Option<EngineConfig>, Failure> {
     let simulated = &args.simulated;
@@ -111,7 +108,7 @@ pub(in crate::cli) fn config(args: &PlayArgs, lora: Option<&LoraConfig>) -> Resu
     let kv_cache_metrics_sample = args.server.kv_cache_metrics.then_some(args.server.kv_cache_metrics_sample);
     let of_environment = || env::var("PYTHONHASHSEED").ok();
     let seed = simulated.hash_seed.clone().or_else(of_environment).filter(|seed| !seed.is_empty() && seed != "random");
-    let usual = stepping::kv_cache(stepping, BLOCKS);
+    let usual = stepping::kv_cache(stepping, DEFAULT_GPU_BLOCKS);
     let none_hash_seed = seed.unwrap_or_else(|| usual.none_hash_seed.clone());
     let kv_cache = KvCacheConfig { kv_cache_metrics_sample, none_hash_seed, ..usual };
     let kv_events = kv_events::config(&args.kv_events)?;

@@ -12,6 +12,7 @@ use crate::{
         stepping::{count, model_length},
         vllm_flags::ValueCount,
     },
+    play::DEFAULT_GPU_BLOCKS,
 };
 
 /// The simulator's defaults.
@@ -20,9 +21,6 @@ const MAX_NUM_SEQS: u32 = 5;
 const CACHE_BLOCKS: u32 = 1024;
 const BLOCK_SIZE: u32 = 16;
 const ZMQ_ENDPOINT: &str = "tcp://127.0.0.1:5557";
-
-/// Blocks of the engine without a flag.
-const USUAL_BLOCKS: u32 = 16_384;
 
 /// Sources of `play`, which take the place of made-up tokens.
 const SOURCES: [&str; 4] = ["replay-tokens", "cassette", "answers", "synthetic"];
@@ -210,13 +208,13 @@ impl Meaning {
             given.value("block-size").and_then(|size| count(size).ok()).map_or(BLOCK_SIZE, NonZeroU32::get);
         // One block is never used.
         let needed = length.map_or(2, |length| length.get().div_ceil(block_size).saturating_add(1));
-        let blocks = requested.unwrap_or(if publishes { CACHE_BLOCKS } else { USUAL_BLOCKS });
+        let blocks = requested.unwrap_or(if publishes { CACHE_BLOCKS } else { DEFAULT_GPU_BLOCKS });
         if requested.is_some_and(|requested| requested < needed) {
             self.note(format!(
                 "--kv-cache-size {blocks} is raised to {needed} blocks, which a request of --max-model-len needs; vLLM would not start with fewer"
             ));
         }
-        if !given.has("num-gpu-blocks-override") && (requested.is_some() || blocks.max(needed) != USUAL_BLOCKS) {
+        if !given.has("num-gpu-blocks-override") && (requested.is_some() || blocks.max(needed) != DEFAULT_GPU_BLOCKS) {
             self.set("num-gpu-blocks-override", blocks.max(needed).to_string());
         }
         if publishes {

@@ -117,15 +117,21 @@ fn a_folder_stands_for_its_cassettes() {
     let other = folder.join("other.yaml");
     std::fs::write(&other, tape(&[record(&["the key sk-proj-Zm9vYmFyYmF6cXV4cXV1eGNvcmdlZ3JhdWx0 is secret"], "A")]))
         .unwrap();
+    std::fs::write(folder.join("bad.yaml"), "vcr: 1\nrecords: 7\n").unwrap();
     let tool = |arguments: &[&str]| ran(&[&["cassette"][..], arguments, &[folder.to_str().unwrap()]].concat());
     let (code, said) = tool(&["validate"]);
     assert!(code == 3 && said.contains("tape.yaml: 1 record"), "{said}");
     assert!(said.lines().any(|line| line.starts_with("secret: ") && line.contains("other.yaml:3")), "{said}");
     let (code, said) = tool(&["redact"]);
-    assert!(code == 0 && said.contains("other.yaml: secrets in 1 of 1 record"), "{said}");
-    assert_eq!(tool(&["validate"]).0, 0);
+    assert!(
+        code == 3 && said.contains("other.yaml: secrets in 1 of 1 record") && said.contains("bad.yaml:2"),
+        "{said}"
+    );
     let (code, said) = tool(&["fmt", "--check"]);
-    assert!(code == 1 && said.contains("tape.yaml would change"), "{said}");
+    assert!(code == 3 && said.contains("tape.yaml would change") && said.contains("bad.yaml:2"), "{said}");
+    std::fs::remove_file(folder.join("bad.yaml")).unwrap();
+    assert_eq!(tool(&["validate"]).0, 0);
+    assert_eq!(tool(&["fmt", "--check"]).0, 1);
     std::fs::remove_file(&other).unwrap();
     std::fs::remove_file(shelf.name()).unwrap();
     let (code, said) = tool(&["validate"]);
@@ -150,6 +156,10 @@ fn merge_puts_cassettes_together() {
     let other = one.folder.path().join("other.yaml");
     let (code, text) = merge(other.to_str().unwrap(), one.name());
     assert!(code == 2 && text.contains("is named twice"), "{text}");
+    let tokens = two.file.with_extension("vcr").join("tokens.jsonl");
+    std::fs::create_dir_all(&tokens).unwrap();
+    let (code, text) = merge(other.to_str().unwrap(), two.name());
+    assert!(code != 0 && text.starts_with(&format!("error: {}: ", tokens.display())) && !other.exists(), "{text}");
     let strict = Shelf::with(&format!("match: [exact]\n{}", tape(&[record(&["c"], "C")])));
     let (code, text) = merge(other.to_str().unwrap(), strict.name());
     assert!(code == 3 && text.contains("`match` at its top differs") && !other.exists(), "{text}");

@@ -285,6 +285,31 @@ fn a_command_runs_beside_the_server_and_its_exit_code_wins() {
 }
 
 #[test]
+fn variables_of_a_wrapped_command_are_no_flags_of_those_that_it_starts() {
+    fn variables(command: &clap::Command) -> Vec<&std::ffi::OsStr> {
+        let own = command.get_arguments().filter_map(clap::Arg::get_env);
+        own.chain(command.get_subcommands().flat_map(variables)).collect()
+    }
+    let (shelf, program) = (Shelf::with(&tape(&[record(&["a"], "A")])), env!("CARGO_BIN_EXE_vllm-vcr"));
+    let file = |name: &str| shelf.folder.path().join(name).display().to_string();
+    let old = shelf.text();
+    let tap = ["tap", "--upstream", "http://127.0.0.1:9", "--cassette"];
+    let nested = [&[program][..], &tap, &[shelf.name(), "--", "true"]].concat();
+    let output = vcr(&[&tap[..], &[&file("new.yaml"), "--"], &nested].concat());
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(log.contains("choose --mode") && shelf.text() == old, "{log}");
+    let play = ["play", "--cassette", shelf.name(), "--"];
+    let output = vcr(&[&play[..], &[program, "mcp-tap", "--cassette", &file("server.yaml"), "--", "true"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let printed = String::from_utf8(vcr(&[&play[..], &["printenv"]].concat()).stdout).unwrap();
+    let names: Vec<&str> = printed.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
+    let (program, set) = (vllm_vcr::cli::command(), |name: &&str| std::env::var_os(name).is_none());
+    let new: Vec<&str> = names.into_iter().filter(set).filter(|name| name.starts_with("VLLM_VCR_")).collect();
+    assert!(new.contains(&"VLLM_VCR_MODE") && new.contains(&"VLLM_VCR_URL"), "{new:?}");
+    assert!(!variables(&program).into_iter().any(|name| new.iter().any(|new| name == *new)), "{new:?}");
+}
+
+#[test]
 fn what_stands_after_two_dashes_is_the_commands() {
     let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
     let command = ["--", "printf", "%s,", "-q", "tests", "-n", "4", "-k", "x", "--enable-lora", "--max_model_len=7"];

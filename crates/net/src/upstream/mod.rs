@@ -45,7 +45,7 @@ pub use self::{
     headers::{remove, requested_upgrade},
     options::{OutgoingBody, UpstreamOptions},
     relay::{BodyObserver, Observed, Relayed, pass_informational},
-    url::{UpstreamUrl, UrlError, without_secrets},
+    url::{UpstreamUrl, UrlError, without_secrets, without_userinfo},
 };
 use self::{
     connection::{Connection, IncomingBody},

@@ -140,6 +140,18 @@ pub fn without_secrets(text: &str) -> String {
     format!("{start}…{end}{query}")
 }
 
+/// Hides, in each URL of a text, what stands before the host.
+#[must_use]
+pub fn without_userinfo(text: &str) -> String {
+    let mut parts = text.split("://");
+    let before = parts.next().unwrap_or_default().to_owned();
+    parts.fold(before, |shown, part| {
+        let authority = part.split(|c: char| c.is_whitespace() || "/?#'`\"".contains(c)).next().unwrap_or_default();
+        let hidden = authority.rfind('@').and_then(|at| part.get(at..)).map(|host| format!("…{host}"));
+        format!("{shown}://{}", hidden.as_deref().unwrap_or(part))
+    })
+}
+
 impl fmt::Display for UpstreamUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match &self.transport {
@@ -162,6 +174,12 @@ mod tests {
         assert_eq!(url.to_string(), "http://127.0.0.1:8000/engine");
         let target = url.target(&"/v1/models?x=1".parse().unwrap());
         assert_eq!(target.to_string(), "http://127.0.0.1:8000/engine/v1/models?x=1");
+    }
+
+    #[test]
+    fn a_text_shows_no_userinfo() {
+        let text = "`http://u:p@h:1/a@b` and 'https://key@h' or http://h/?x=y@z, a@b";
+        assert_eq!(without_userinfo(text), "`http://…@h:1/a@b` and 'https://…@h' or http://h/?x=y@z, a@b");
     }
 
     #[test]

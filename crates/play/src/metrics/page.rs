@@ -8,7 +8,7 @@ use super::{
     process::{self, ProcessFigures},
     tool_parser, transfers, vcr,
 };
-use crate::ServerState;
+use crate::{DEFAULT_GPU_BLOCKS, ServerState};
 use base::stats::{
     exposition::{Exposition, Labels, NumberFormat},
     histogram::{float, number},
@@ -21,9 +21,6 @@ pub(in super::super) const MOUNTED_CONTENT_TYPE: &str = "text/plain; version=0.0
 
 /// Bytes of a page without own families, and some room.
 const CAPACITY: usize = 96 * 1024;
-
-/// Reported number of blocks of the engine's cache.
-const BLOCKS: u32 = 16_384;
 
 const PYTHON: [(&str, &str); 5] =
     [("implementation", "CPython"), ("major", "3"), ("minor", "11"), ("patchlevel", "7"), ("version", "3.11.7")];
@@ -91,7 +88,7 @@ fn append_cache_config(state: &ServerState, page: &mut Exposition, ranks: &[Stri
     let (block_size, max_model_len) = (state.block_size, state.model.max_model_len);
     let overrides_blocks = state.config.engine.as_ref().is_some_and(|engine| engine.overrides_blocks);
     let python = |fact: bool| if fact { "True" } else { "False" };
-    let (caches, blocks, algorithm) = state.engine.as_ref().map_or((true, BLOCKS, "sha256"), |engine| {
+    let (caches, blocks, algorithm) = state.engine.as_ref().map_or((true, DEFAULT_GPU_BLOCKS, "sha256"), |engine| {
         let cache = &engine.config.kv_cache;
         (cache.enable_prefix_caching, cache.num_gpu_blocks, cache.prefix_caching_hash_algo.name())
     });
