@@ -379,8 +379,9 @@ impl Cassette {
         }
         let recorded = both_recorded(own.recorded.clone(), &added.recorded);
         let numbers = self.numbers(&other);
+        let is_off = own.redact.is_off || added.redact.is_off;
         self.header = other.header.over(std::mem::take(&mut self.header));
-        self.header.recorded = recorded;
+        (self.header.recorded, self.header.redact.is_off) = (recorded, is_off);
         // Those that are still used are defined again.
         self.tools.clear();
         let number = |id: u64| numbers.get(&id).copied().unwrap_or(id);
