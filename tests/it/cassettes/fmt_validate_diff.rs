@@ -151,7 +151,7 @@ fn merge_puts_cassettes_together() {
     for (at, (first, second)) in [(&one, &off), (&off, &one)].into_iter().enumerate() {
         let both = one.folder.path().join(format!("off{at}.yaml"));
         assert_eq!(ran(&["cassette", "merge", first.name(), second.name(), "-o", both.to_str().unwrap()]).0, 0);
-        assert!(std::fs::read_to_string(both).unwrap().contains("level: off"), "{at}");
+        assert!(std::fs::read_to_string(both).unwrap().contains("level: \"off\""), "{at}");
     }
     let other = one.folder.path().join("other.yaml");
     let (code, text) = merge(other.to_str().unwrap(), one.name());

@@ -26,14 +26,7 @@ pub(super) fn redact_events(redactor: &mut Redactor<'_>, events: &mut [SseEvent]
     leave_out_spelled(redactor, &mut events.iter_mut().map(|event| &mut event.data).collect::<Vec<_>>());
     let (mut places, mut texts) = texts_of(events.iter_mut().map(|event| &mut event.data));
     for (place, texts) in &mut texts {
-        if places.are_json.contains(place) {
-            redactor.json_pieces(texts);
-        }
-        if places.are_lines.contains(place) && are_lines(texts) {
-            redactor.lines(texts);
-        } else {
-            redactor.pieces(texts);
-        }
+        places.redact(redactor, *place, texts);
     }
     redact_texts(redactor, events.iter_mut().filter_map(|event| event.name.as_mut()));
     let before: Vec<Option<Value>> =
@@ -106,8 +99,7 @@ pub(super) fn finds_across<'d>(redactor: &mut Redactor<'_>, data: impl Iterator<
         if texts.windows(2).all(|pair| matches!(pair, [one, next] if one == next)) {
             texts.truncate(1);
         }
-        let in_json = places.are_json.contains(&place) && redactor.json_pieces(&mut texts);
-        found |= redactor.pieces(&mut texts) || in_json;
+        found |= places.redact(redactor, place, &mut texts);
     }
     found
 }
@@ -192,6 +184,14 @@ impl EventPlaces {
             let place = name.map_or(place, |name| self.step(place, EventStep::Field(name.into())));
             self.visit_at((place, name), value, show);
         }
+    }
+
+    /// Takes the secrets out of the texts at a place. True where anything was found.
+    fn redact(&self, redactor: &mut Redactor<'_>, place: usize, texts: &mut [String]) -> bool {
+        let in_json = self.are_json.contains(&place) && redactor.json_pieces(texts);
+        let are_lines = self.are_lines.contains(&place) && are_lines(texts);
+        let found = if are_lines { redactor.lines(texts) } else { redactor.pieces(texts) };
+        found || in_json
     }
 
     pub(super) fn texts_of(&mut self, data: &mut Value, each: &mut dyn FnMut(usize, &mut String)) {
