@@ -35,7 +35,7 @@ impl Redactor<'_> {
             let whole = self.whole_texts(pieces, are_lines);
             if !whole.is_empty() {
                 let runs = pieces.chunk_by_mut(|one, next| !whole.contains(one) && !whole.contains(next));
-                return runs.fold(false, |found, run| self.pieces(run) || found);
+                return runs.filter_map(|run| self.pieces(run).then_some(())).count() > 0;
             }
             spans = self.with_own(spans, pieces);
         }
