@@ -96,6 +96,7 @@ fn redact(record: &mut Record, rules: &RedactionRules) -> Vec<(&'static str, Fin
         redactor.json(request);
         note(&mut redactor, "request");
     }
+    redactor.of_answer(true);
     if let Some(text) = &mut record.text {
         redactor.json_pieces(text);
         note(&mut redactor, "text");

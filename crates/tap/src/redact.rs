@@ -43,6 +43,7 @@ impl<'a> RecordRedactor<'a> {
 
     /// Redacts secrets, and drops ids and hashes that would reveal them. True if there were any.
     pub(super) fn redact(&mut self, record: &mut Record, channels: &Channels) -> bool {
+        self.redactor.of_answer(false);
         learn(&mut self.redactor, record);
         // The short parts come first: they stay where the search of others takes too long.
         let mut any = redact_names(&mut self.redactor, record);
@@ -50,6 +51,7 @@ impl<'a> RecordRedactor<'a> {
         let in_request = record.request.as_mut().is_some_and(|request| redactor.json(request));
         self.request_had_any |= in_request;
         any |= in_request;
+        redactor.of_answer(true);
         if let Some(text) = &mut record.text {
             let in_channels = channels.redact(text, |pieces| redactor.json_pieces(pieces));
             if redactor.json_pieces(text) || in_channels {

@@ -153,6 +153,12 @@ fn merge_puts_cassettes_together() {
     assert_eq!(ran(&["cassette", "validate", to]).0, 0);
     let (code, text) = merge(to, two.name());
     assert!(code == 2 && text.contains("exists"), "{text}");
+    let off = Shelf::with(&format!("redact: {{level: off}}\n{}", tape(&[record(&["d"], "D")])));
+    for (at, (first, second)) in [(&one, &off), (&off, &one)].into_iter().enumerate() {
+        let both = one.folder.path().join(format!("off{at}.yaml"));
+        assert_eq!(ran(&["cassette", "merge", first.name(), second.name(), "-o", both.to_str().unwrap()]).0, 0);
+        assert!(std::fs::read_to_string(both).unwrap().contains("level: \"off\""), "{at}");
+    }
     let other = one.folder.path().join("other.yaml");
     let (code, text) = merge(other.to_str().unwrap(), one.name());
     assert!(code == 2 && text.contains("is named twice"), "{text}");

@@ -161,7 +161,10 @@ impl Header {
                 (None, value) => drop(recorded.insert(name, value)),
             }
         }
-        Ok(Self { recorded, ..other.over(self.clone()) })
+        let is_off = self.redact.is_off || other.redact.is_off;
+        let mut joined = other.over(self.clone());
+        (joined.recorded, joined.redact.is_off) = (recorded, is_off);
+        Ok(joined)
     }
 
     /// The entries as they are written; empty ones are not, except those that people are to fill in.

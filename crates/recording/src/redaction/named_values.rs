@@ -53,7 +53,7 @@ impl NamedValues {
     }
 }
 
-fn is_like_a_word(value: &str) -> bool {
+pub(super) fn is_like_a_word(value: &str) -> bool {
     value.len() <= LONGEST_WORD && value.chars().all(|c| c.is_alphabetic() || matches!(c, '-' | '_' | '.' | '\''))
 }
 

@@ -3,10 +3,14 @@
 //! See docs/decisions/0061-account-numbers-by-their-check-digits.md and docs/decisions/0075-personal-data-is-redacted-on-demand.md.
 
 mod numbers;
+mod values;
 
 use std::ops::Range;
 
-use self::numbers::{is_card, is_iban, is_phone, is_ssn};
+use self::{
+    numbers::{is_card, is_iban, is_phone, is_ssn},
+    values::{has_digits, is_credible, is_encoded, is_mixed, is_no_code, is_no_port, is_random},
+};
 
 /// A shape of secrets, by which they are found.
 #[derive(Debug)]
@@ -55,44 +59,6 @@ impl SecretShape {
     const fn personal(self) -> Self {
         Self { is_personal: true, ..self }
     }
-}
-
-/// Whether it is no word of a language.
-fn is_encoded(found: &MatchedText<'_>) -> bool {
-    found.text.contains(|c: char| c.is_ascii_uppercase())
-        && found.text.contains(|c: char| c.is_ascii_digit() || c == '=')
-}
-
-/// Whether it has digits, which names of places and things seldom have.
-fn has_digits(found: &MatchedText<'_>) -> bool {
-    found.text.bytes().filter(u8::is_ascii_digit).count() >= 4
-}
-
-/// Whether it has letters of both cases and digits.
-fn is_mixed(found: &MatchedText<'_>) -> bool {
-    is_encoded(found) && found.text.contains(|c: char| c.is_ascii_lowercase())
-}
-
-/// Whether a value after a secret's name is more than a word, a variable or a mask.
-fn is_credible(found: &MatchedText<'_>) -> bool {
-    let has = |is: fn(char) -> bool| found.text.contains(is);
-    let is_mixed = has(|c| c.is_ascii_digit()) && has(|c| c.is_alphabetic());
-    let is_odd = has(|c| "!@#^&*+~".contains(c)) && has(char::is_alphanumeric);
-    found.text.len() >= 6 && !found.text.starts_with(['$', '<', '%', '{', '*', '(']) && (is_mixed || is_odd)
-}
-
-/// Whether it has many letters and digits in a row with several of each, as names of models, versions and times do not.
-fn is_random(found: &MatchedText<'_>) -> bool {
-    found.text.split(|c: char| !c.is_ascii_alphanumeric()).any(|run| {
-        let digits = run.bytes().filter(u8::is_ascii_digit).count();
-        run.len() >= 16 && digits >= 3 && run.len() - digits >= 3
-    })
-}
-
-/// Whether what stands between a user and a host in a URL is more than a port with a path.
-fn is_no_port(found: &MatchedText<'_>) -> bool {
-    let (before, _) = found.text.split_once('/').unwrap_or((found.text, ""));
-    !before.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Shapes by which secrets are found.
@@ -234,7 +200,7 @@ pub(super) const BUILT_IN: &[SecretShape] = &[
         "service_token",
         "Sentry, HubSpot, Airtable, Buildkite, CircleCI, SonarQube, Sourcegraph, 1Password, Dropbox, Contentful, Typeform",
         &["sntrys_", "sntryu_", "pat-", "pat", "bkua_", "ccipat_", "sqp_", "squ_", "sqa_", "sgp_", "ops_eyj", "sl.", "cfpat-", "tfp_"],
-        r"\b(?:sntrys_eyJ[A-Za-z0-9+/=_-]{40,}|sntryu_[a-f0-9]{64}|pat-(?:na|eu)[0-9]-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|pat[A-Za-z0-9]{14}\.[a-f0-9]{64}|bkua_[a-z0-9]{40}|CCIPAT_[A-Za-z0-9_]{40,}|sq[pua]_[a-f0-9]{40}|sgp_(?:[a-f0-9]{16}_)?[a-f0-9]{40}|ops_eyJ[A-Za-z0-9+/=_-]{100,}|sl\.[A-Za-z0-9_-]{100,}|CFPAT-[A-Za-z0-9_-]{40,}|tfp_[A-Za-z0-9_.=-]{40,})",
+        r"\b(?:sntrys_eyJ[A-Za-z0-9+/=_-]{40,}|sntryu_[a-f0-9]{64}|pat-(?:na|eu)[0-9]-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|pat[A-Za-z0-9]{14}\.[a-f0-9]{64}|bkua_[a-z0-9]{40}|CCIPAT_[A-Za-z0-9_]{40,}|sq[pua]_[a-f0-9]{40}|sgp_(?:[a-f0-9]{16}_)?[a-f0-9]{40}|ops_eyJ[A-Za-z0-9+/=_-]{100,}|sl\.(?:u\.)?[A-Za-z0-9_-]{100,}|CFPAT-[A-Za-z0-9_-]{40,}|tfp_[A-Za-z0-9_.=-]{40,})",
     ),
     pattern(
         "service_token",
@@ -277,7 +243,8 @@ pub(super) const BUILT_IN: &[SecretShape] = &[
         "`password=…`, `api_key=…` and the like",
         &["="],
         r#"(?i)(?:(?:api|account|shared[_-]?access)[_-]?key|secret(?:[_-]?(?:access[_-]?)?key)?|passw(?:or)?d|passphrase|(?:access|auth|refresh|session)[_-]?token)["']?\s*=\s*["']?([^\s"'&,;\[\]]{4,})"#,
-    ),
+    )
+    .only(is_no_code),
     pattern(
         "assigned",
         "`GITHUB_TOKEN=…`, `password: …` and other names of secrets in text, where the value is more than a word",
@@ -336,6 +303,13 @@ pub(super) const BUILT_IN: &[SecretShape] = &[
         "`password&quot;: &quot;…` and the like in HTML",
         &["&quot;", "&#", "&apos;", "&equals;", "&colon;"],
         r#"(?i)(?:(?:api|access|signing|encryption|private)[_-]?key|[a-z0-9]+[_-]token|\btoken|secret|passw(?:or)?d|passphrase)(?:&quot;|&apos;|&#0*3[49];|&#x2[27];)?\s*(?:[=:]|&#0*(?:58|61);|&#x3[ad];|&colon;|&equals;)\s*(?:["']|&quot;|&apos;|&#0*3[49];|&#x2[27];)?([^\s&"'<>;\[\]]+)"#,
+    )
+    .only(is_credible),
+    pattern(
+        "assigned",
+        "`<password>…</password>` in XML, `<input name=\"password\" value=\"…\">` in HTML, where the value is more than a word",
+        &["</", "<input"],
+        r#"(?i)<(?:(?:[a-z0-9_.:-]{0,60}[_.:-])?(?:(?:api|access|signing|encryption|private)[_-]?key|token|secret|passw(?:or)?d|passphrase)(?:\s[^<>]{0,200})?>\s*|input\b[^<>]{0,200}?\sname=["']?(?:[a-z0-9_.-]{0,60}[_.-])?(?:(?:api|access|signing|encryption|private)[_-]?key|token|secret|passw(?:or)?d|passphrase)["']?\s[^<>]{0,200}?\bvalue=["'])([^<>"'\s\[\]]{4,})"#,
     )
     .only(is_credible),
     pattern(

@@ -3,12 +3,13 @@
 //! See docs/decisions/0050-how-secrets-are-found.md.
 
 mod json;
+mod pieces;
 mod seen;
 
 pub(super) use self::json::DEEPEST_NESTING;
 pub use self::{json::looks_like_json, seen::SeenSecrets};
 
-use std::{collections::HashSet, ops::Range, sync::Arc};
+use std::{collections::HashSet, sync::Arc};
 
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
@@ -16,9 +17,10 @@ use xxhash_rust::xxh3::xxh3_64;
 use self::json::Action;
 use super::{
     Placeholder, RedactionRules,
-    edits::{TextReplacement, apply, apply_to_pieces, elided, narrowed},
+    edits::{TextReplacement, apply, elided},
     names,
     placeholder::{PLACEHOLDER, has_placeholder, placeholders},
+    rules::KindSpan,
     trail::Trail,
 };
 
@@ -52,6 +54,8 @@ pub struct Redactor<'a> {
     seen: SeenSecrets,
     finds: Vec<Find>,
     found: u64,
+    /// What is searched is an answer, whose texts may be cut within a secret.
+    is_answer: bool,
     /// Hashes of long texts in which the rules find nothing.
     clean: HashSet<u64>,
     /// Bytes of work so far, and how many there may be.
@@ -83,7 +87,7 @@ impl<'a> Redactor<'a> {
     #[must_use]
     pub fn new(rules: &'a RedactionRules) -> Self {
         let (seen, finds, clean) = (SeenSecrets::default(), Vec::new(), HashSet::new());
-        Self { rules, start: seen.clone(), seen, finds, found: 0, clean, work: 0, budget: BUDGET }
+        Self { rules, start: seen.clone(), seen, finds, found: 0, is_answer: false, clean, work: 0, budget: BUDGET }
     }
 
     /// The same, which knows these values at the beginning of each record.
@@ -102,7 +106,13 @@ impl<'a> Redactor<'a> {
     pub fn begin_another(&mut self) {
         self.seen = self.start.clone();
         self.finds.clear();
-        (self.found, self.work) = (0, 0);
+        (self.found, self.work, self.is_answer) = (0, 0, false);
+    }
+
+    /// Sets whether an answer is searched from here on: a text that ends with the beginning of a secret that was found before was cut
+    /// within it.
+    pub fn of_answer(&mut self, is_answer: bool) {
+        self.is_answer = is_answer;
     }
 
     /// What is known of the secrets so far, for another redactor to go on with.
@@ -211,14 +221,6 @@ impl<'a> Redactor<'a> {
         (!edits.is_empty()).then(|| apply(text, &edits))
     }
 
-    /// Text that was cut into pieces, as the deltas of a stream: it is searched as a whole. A placeholder stands in the
-    /// piece where its secret begins. True where anything was found.
-    pub fn pieces(&mut self, pieces: &mut [String]) -> bool {
-        let edits = self.text_edits(&pieces.concat(), None);
-        apply_to_pieces(pieces, &edits);
-        !edits.is_empty()
-    }
-
     /// JSON text without its secrets, every other byte as it was; `None` where it has none. Text that is cut or damaged
     /// is searched too.
     #[must_use]
@@ -233,17 +235,6 @@ impl<'a> Redactor<'a> {
         // What is left stands in the names of fields, or only looks like a secret across several values.
         let Ok(mut whole) = serde_json::from_str::<Value>(clean.as_deref().unwrap_or(text)) else { return clean };
         if self.names(&mut whole) { Some(whole.to_string()) } else { clean }
-    }
-
-    /// As [`pieces`](Self::pieces), for JSON text that was cut into pieces, as a tool call's arguments are.
-    pub fn json_pieces(&mut self, pieces: &mut [String]) -> bool {
-        let whole = pieces.concat();
-        self.visit_text(Action::Learn, &whole, 0);
-        let edits = self.visit_text(Action::Replace, &whole, 0);
-        let edits: Vec<TextReplacement> = edits.into_iter().map(|edit| narrowed(&whole, edit)).collect();
-        apply_to_pieces(pieces, &edits);
-        // What is no JSON after all, or stands between its strings.
-        self.pieces(pieces) || !edits.is_empty()
     }
 
     /// A header's value without its secrets; `None` where it has none.
@@ -285,7 +276,7 @@ impl<'a> Redactor<'a> {
     }
 
     /// Where the secrets of a text are; long texts without any are not searched again.
-    fn spans(&mut self, text: &str) -> Vec<(Range<usize>, Arc<str>)> {
+    fn spans(&mut self, text: &str) -> Vec<KindSpan> {
         if text.is_empty() {
             return Vec::new();
         }
@@ -323,12 +314,21 @@ impl<'a> Redactor<'a> {
 
     fn text_edits(&mut self, text: &str, trail: Option<&Trail<'_, '_>>) -> Vec<TextReplacement> {
         let spans = self.spans(text);
-        let placed = spans.into_iter().map(|(span, kind)| {
+        self.edits(text, spans, trail)
+    }
+
+    fn edits(&mut self, text: &str, spans: Vec<KindSpan>, trail: Option<&Trail<'_, '_>>) -> Vec<TextReplacement> {
+        let mut place = || trail.map(Trail::spelled).unwrap_or_default();
+        let end = self.cut_secret(text).filter(|(from, ..)| spans.last().is_none_or(|(span, _)| span.end <= *from));
+        let mut edits = Vec::with_capacity(spans.len());
+        for (span, kind) in spans {
             let secret = text.get(span.clone()).unwrap_or_default();
-            let mut place = || trail.map(Trail::spelled).unwrap_or_default();
-            (span, self.placeholder(&kind, secret, &mut place))
-        });
-        placed.collect()
+            edits.push((span, self.placeholder(&kind, secret, &mut place)));
+        }
+        if let Some((from, kind, secret)) = end {
+            edits.push((from..text.len(), self.placeholder(&kind, &secret, &mut place)));
+        }
+        edits
     }
 
     fn placeholder(&mut self, kind: &Arc<str>, secret: &str, place: &mut dyn FnMut() -> String) -> String {

@@ -67,10 +67,13 @@ const GENERIC: [&str; 3] = ["assigned", "parameter", "aws_secret"];
 /// Expressions are not tried on longer names, in bytes.
 const LONGEST_NAME: usize = 256;
 
+/// Place and kind of a secret.
+pub(super) type KindSpan = (Range<usize>, Arc<str>);
+
 /// Places and kinds of secrets, and the bytes of work that finding them took.
 #[derive(Debug, Default)]
 pub(super) struct Spans {
-    pub(super) found: Vec<(Range<usize>, Arc<str>)>,
+    pub(super) found: Vec<KindSpan>,
     pub(super) work: u64,
 }
 
@@ -257,14 +260,7 @@ impl RedactionRules {
             found.retain(|(span, by, _)| *by != By::Supplied || !overlaps(span));
         }
         found.sort_by_key(|(span, by, _)| (span.start, std::cmp::Reverse(span.end), *by));
-        let mut merged: Vec<(Range<usize>, Arc<str>)> = Vec::new();
-        for (span, _, kind) in found {
-            match merged.last_mut() {
-                Some((last, _)) if span.start < last.end => last.end = last.end.max(span.end),
-                _ => merged.push((span, kind)),
-            }
-        }
-        Spans { found: merged, work }
+        Spans { found: merged(found.into_iter().map(|(span, _, kind)| (span, kind))), work }
     }
 
     /// Every secret of a text as it stands there, in no order, and the bytes of work that it took.
@@ -302,6 +298,18 @@ impl RedactionRules {
         }
         possible.count_ones() as usize
     }
+}
+
+/// Secrets in the order of their beginnings, those that overlap as one.
+pub(super) fn merged(sorted: impl Iterator<Item = KindSpan>) -> Vec<KindSpan> {
+    let mut merged: Vec<KindSpan> = Vec::new();
+    for (span, kind) in sorted {
+        match merged.last_mut() {
+            Some((last, _)) if span.start < last.end => last.end = last.end.max(span.end),
+            _ => merged.push((span, kind)),
+        }
+    }
+    merged
 }
 
 /// Where an expression matches: its first group where it has one.

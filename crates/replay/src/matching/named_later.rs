@@ -52,6 +52,12 @@ fn named_by_record(recorded: &Value, live: &Value, seen: &SeenSecrets) -> Option
     Some(found)
 }
 
+/// Returns true if two values without their secrets differ in placeholders at most: numbers are those of all that was searched together.
+pub(crate) fn has_same_form(recorded: &Value, live: &Value) -> bool {
+    let mut found = Vec::new();
+    collect(recorded, live, &mut found) && found.iter().all(|(_, value)| value.parse::<Placeholder>().is_ok())
+}
+
 /// Collects them; false where something else differs.
 fn collect(recorded: &Value, live: &Value, found: &mut Vec<NamedSecret>) -> bool {
     match (recorded, live) {

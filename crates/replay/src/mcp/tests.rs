@@ -141,6 +141,20 @@ fn messages_of_the_server_are_sent_where_they_were() {
 }
 
 #[test]
+fn a_reply_with_secrets_has_other_numbers_than_its_record_and_is_no_drift() {
+    let recorded =
+        "{action: accept, content: {password: '[REDACTED:password:2]', note: 'use [REDACTED:github_token:5]'}}";
+    let cassette = CASSETTE.replace("{action: accept}", recorded);
+    for (note, drifts) in [("use ghp_abcdefghijklmnopqrstuvwxyz0123456789", false), ("use none", true)] {
+        let mut session = session_of(&cassette, STRICT);
+        send(&mut session, &search(json!(0), "a"));
+        let content = json!({"password": "a pass phrase", "note": note});
+        send(&mut session, &json!({"id": 0, "result": {"action": "accept", "content": content}}));
+        assert_eq!(!session.report().failing(&[Concern::Drift]).is_empty(), drifts, "{}", session.report().text());
+    }
+}
+
+#[test]
 fn replies_are_not_waited_for_for_ever() {
     let mut session = session(STRICT);
     send(&mut session, &search(json!(1), "a"));

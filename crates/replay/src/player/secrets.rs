@@ -14,7 +14,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use self::{
-    events::{finds_across, redact_events},
+    events::{finds_across, redact_events, redact_lines, redact_moments},
     spelled::redact_body,
 };
 pub use self::{
@@ -24,7 +24,7 @@ pub use self::{
 };
 pub(super) use self::{
     lint::{Leak, around, found_in, leaks_of},
-    restore::{note, note_all, placeholders_of, put_into},
+    restore::{note, note_all, placeholders_of, put_into, put_into_moments},
 };
 use net::wire::percent_decoded;
 use recording::{
@@ -120,6 +120,7 @@ fn redact_request(
     record: &mut CassetteRecord,
     earlier: Option<(&SharedList<Value>, SearchedConversation)>,
 ) -> SearchedConversation {
+    redactor.of_answer(false);
     learn_rest(redactor, record);
     let (body, searched) = shown_body(redactor, &record.body, earlier);
     record.body = body;
@@ -177,7 +178,12 @@ fn redact_rest(redactor: &mut Redactor<'_>, record: &mut CassetteRecord, side: &
     let in_names = redact_texts(redactor, side.events.iter_mut().filter_map(|Moment(_, _, name)| name.as_mut()));
     if found || in_names {
         side.body = None;
-        side.events.iter_mut().for_each(|Moment(_, data, _)| *data = None);
+        // The events of a client that left are played as far as they came.
+        if record.aborted.is_some() {
+            redact_moments(redactor, &mut side.events);
+        } else {
+            side.events.iter_mut().for_each(|Moment(_, data, _)| *data = None);
+        }
     }
     found || in_names
 }
@@ -195,6 +201,7 @@ fn redact_texts<'t>(redactor: &mut Redactor<'_>, texts: impl IntoIterator<Item =
 }
 
 fn redact_answer(redactor: &mut Redactor<'_>, answer: &mut RecordedAnswer) {
+    redactor.of_answer(true);
     answer.headers = headers_by(redactor, std::mem::take(&mut answer.headers));
     redact_texts(redactor, answer.made.iter_mut().flat_map(MadeAnswer::texts_mut));
     match &mut answer.content {
@@ -207,7 +214,10 @@ fn redact_answer(redactor: &mut Redactor<'_>, answer: &mut RecordedAnswer) {
             }
         }
         AnswerContent::Json(value) => drop(redact_body(redactor, value)),
-        AnswerContent::Text(text) => drop(redact_texts(redactor, [text])),
+        AnswerContent::Text(text) => {
+            redact_lines(redactor, text).into_iter().for_each(|clean| *text = clean);
+            redact_texts(redactor, [text]);
+        }
         AnswerContent::Events(events) => redact_events(redactor, events),
         AnswerContent::Bytes(bytes) => redact_bytes(redactor, bytes),
         AnswerContent::Empty => {}

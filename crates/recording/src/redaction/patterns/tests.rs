@@ -167,6 +167,7 @@ fn samples_in_text() -> Vec<Sample> {
         ),
         sample("passwords in `.netrc`", "machine x login bob password ", mix(8), near("login now password now")),
         sample("`password&quot;", "password&quot;: &quot;", mix(8), near("password&quot;: &quot;required")),
+        sample("`<password>…</password>`", "<db_password id=\"x\">", mix(8), near("<password>required</password>")),
         sample("`?key=`", "https://x.example/?key=", mix(8), near("https://x.example/?key=abcdefgh")),
         shorter("AWS secret keys", "for aws we have ", mix, 40),
         sample("`the password is …`", "the password for Bob's box is ", mix(8), near("the password is required")),
@@ -184,6 +185,7 @@ fn end_of(row: &str) -> &'static str {
         "keys in Sentry's DSNs" => ":0f1e2d3c4b5a697887960f1e2d3c4b5a@o1.ingest.sentry.io/1",
         "passwords in URLs" | "passwords with slashes" => "@db/x",
         "quoted values" => "'",
+        "`<password>…</password>`" => "</db_password>",
         _ => "",
     }
 }
@@ -207,6 +209,8 @@ fn each_form_of_a_row_of_many_vendors_is_found() {
         format!("ico-{}", mix(32)),
         format!("Authorization: Token {}", hex(40)),
         format!("sshpass -p '{}' ssh x", mix(10)),
+        format!("sl.u.{}", mix(130)),
+        format!("<input type=text name=\"password\" value=\"{}\">", mix(10)),
     ] {
         let clean = Redactor::new(&rules).text(&format!("here is {secret} ok?")).unwrap_or_default();
         assert!(
@@ -298,6 +302,38 @@ fn names_of_secrets_are_read_on_command_lines_in_pages_and_in_prose() {
         "login first, password later",
     ] {
         assert_eq!(clean(kept), kept);
+    }
+}
+
+#[test]
+fn code_that_reads_a_secret_is_none() {
+    let rules = RedactionRules::default();
+    let clean = |text: &str| Redactor::new(&rules).text(text).unwrap_or_else(|| text.to_owned());
+    for kept in [
+        "secret = os.environ[\"SECRET_KEY\"]",
+        "password = getpass.getpass()",
+        "password = getpass(\"Password: \")",
+        "client(api_key=settings.openai_api_key)",
+        "API_KEY=$API_KEY ./run.sh; API_KEY=${MY_KEY} ./run.sh",
+        "$secret = $password;",
+        "export OPENAI_API_KEY=<your-key-here>",
+    ] {
+        assert_eq!(clean(kept), kept);
+    }
+    for secret in [
+        "$ecret",
+        "$ECRET",
+        "$2b$12$abcdef",
+        "${HOME}x1",
+        "<hunter2>",
+        "correct.horse",
+        "horse(battery",
+        "hunter2()",
+        "a.b(c)d",
+        "x.y",
+    ] {
+        let text = format!("password={secret}{}", if secret.len() < 4 { "zz" } else { "" });
+        assert!(!clean(&text).contains(secret), "{}", clean(&text));
     }
 }
 

@@ -17,6 +17,9 @@ use crate::{
 /// Maximum depth of JSON in strings of JSON that is searched.
 pub(in crate::redaction) const DEEPEST_NESTING: u8 = 4;
 
+/// Names before a credential of an `Authorization`.
+const SCHEMES: [&str; 3] = ["Bearer", "Basic", "Token"];
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     /// Notes those that names show to be secrets.
@@ -208,7 +211,9 @@ impl Redactor<'_> {
             if stays {
                 self.reserve(text);
             }
-            return (!stays).then(|| self.placeholder(kind, text, &mut || trail.spelled()));
+            let place = &mut || trail.spelled();
+            return (!stays)
+                .then(|| self.credential(text, place).unwrap_or_else(|| self.placeholder(kind, text, place)));
         }
         let inner = (nesting < DEEPEST_NESTING && looks_like_json(text))
             .then(|| self.visit_text(Action::Replace, text, nesting + 1))
@@ -217,6 +222,15 @@ impl Redactor<'_> {
         let left = inner.as_deref().unwrap_or(text);
         let edits = self.text_edits(left, Some(trail));
         if edits.is_empty() { inner } else { Some(apply(left, &edits)) }
+    }
+
+    /// A text of an answer without the credential behind the name of its scheme: the request may have that alone.
+    fn credential(&mut self, text: &str, place: &mut dyn FnMut() -> String) -> Option<String> {
+        let (scheme, credential) = text.split_once(' ').filter(|_| self.is_answer)?;
+        let is_scheme = SCHEMES.iter().any(|known| scheme.eq_ignore_ascii_case(known));
+        let (span, kind) = self.spans(text).pop().filter(|_| is_scheme)?;
+        let is_all = span == (scheme.len() + 1..text.len());
+        is_all.then(|| format!("{scheme} {}", self.placeholder(&kind, credential, place)))
     }
 
     /// Redacts the names of fields. Nearly always there is nothing in them: they are searched as one first, and what was

@@ -1,6 +1,11 @@
 //! The secrets that were found so far, with their numbers.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    ops::Bound::{Included, Unbounded},
+    sync::Arc,
+};
 
 use crate::redaction::{Placeholder, known::KnownSecrets};
 
@@ -24,7 +29,7 @@ impl fmt::Debug for SecretNumbers {
 
 #[derive(Clone, Default)]
 pub(super) struct KindNumbers {
-    pub(super) of: HashMap<Box<str>, usize>,
+    pub(super) of: BTreeMap<Box<str>, usize>,
     /// The last number that was given, or that a placeholder has that was there before.
     pub(super) last: usize,
 }
@@ -68,6 +73,15 @@ impl SeenSecrets {
 }
 
 impl SecretNumbers {
+    /// A secret that begins so, and its kind; the first by the alphabet.
+    pub(super) fn beginning_with(&self, text: &str) -> Option<(Arc<str>, Box<str>)> {
+        let of_kind = |(kind, numbers): (&Arc<str>, &KindNumbers)| {
+            let (secret, _) = numbers.of.range::<str, _>((Included(text), Unbounded)).next()?;
+            secret.starts_with(text).then(|| (Arc::clone(kind), secret.clone()))
+        };
+        self.numbers.iter().filter_map(of_kind).min()
+    }
+
     /// The number of a secret among those of its kind, from 1.
     pub(super) fn number(&mut self, kind: &Arc<str>, secret: &str) -> usize {
         let of_kind = self.numbers.entry(Arc::clone(kind)).or_default();

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{MOST_ASKS, McpSession, MessageSteps, PendingReply, SentMessage, SessionStep};
 use crate::{
+    matching::named_later::has_same_form,
     mcp::{
         era::Era,
         message::Id,
@@ -146,7 +147,7 @@ impl McpSession {
         let received = answer.map(|answer| self.index.without_secrets(answer.clone().into()));
         let now = match received {
             None => "none".to_owned(),
-            Some(received) if received == recorded => return,
+            Some(received) if has_same_form(&recorded, &received) => return,
             Some(received) => {
                 let found = differences(&recorded, &received);
                 let listed: Vec<String> = edits(&found).iter().take(3).map(one).collect();

@@ -20,7 +20,7 @@ use crate::{
     player::{
         CassettePlayer,
         incoming::IncomingRequest,
-        secrets::{note_all, placeholders_of, put_into},
+        secrets::{note_all, placeholders_of, put_into, put_into_moments},
     },
     values::{EarlierValues, RecordKey, ValuePlan, ValuePlans},
 };
@@ -227,7 +227,12 @@ fn restored(record: &CassetteRecord, values: &PlaceholderValues) -> Option<Casse
     }
     if let Some(side) = &mut restored.side {
         side.body = None;
-        side.events.iter_mut().for_each(|Moment(_, data, _)| *data = None);
+        // Those of a client that left are played as far as they came.
+        if record.aborted.is_some() {
+            put_into_moments(values, &mut side.events);
+        } else {
+            side.events.iter_mut().for_each(|Moment(_, data, _)| *data = None);
+        }
     }
     Some(restored)
 }

@@ -1,18 +1,20 @@
 //! Secrets in the events of a stream, which may cut them into pieces.
 //!
-//! The texts at each place of the events are searched as one, whatever the place is called. Limits: a place whose texts are all equal,
-//! such as an id that each event repeats, is searched once.
+//! The texts at each place of the events are searched as one, whatever the place is called. Limits: a text that comes again and holds a
+//! secret by itself is searched for itself, and so is a message or a line of a log, if none there begins or ends with a space.
 //!
 //! See docs/decisions/0072-secrets-in-pieces.md.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use super::{
     redact_texts,
     spelled::{has_tokens, leave_out_spelled, leave_out_tokens},
 };
+use net::wire::value_text;
 use recording::{
     cassette::{Moment, SseEvent},
     children::children_mut,
@@ -25,10 +27,7 @@ pub(super) fn redact_events(redactor: &mut Redactor<'_>, events: &mut [SseEvent]
     leave_out_spelled(redactor, &mut events.iter_mut().map(|event| &mut event.data).collect::<Vec<_>>());
     let (mut places, mut texts) = texts_of(events.iter_mut().map(|event| &mut event.data));
     for (place, texts) in &mut texts {
-        if places.are_json.contains(place) {
-            redactor.json_pieces(texts);
-        }
-        redactor.pieces(texts);
+        places.redact(redactor, *place, texts);
     }
     redact_texts(redactor, events.iter_mut().filter_map(|event| event.name.as_mut()));
     let before: Vec<Option<Value>> =
@@ -41,6 +40,41 @@ pub(super) fn redact_events(redactor: &mut Redactor<'_>, events: &mut [SseEvent]
             leave_out_tokens(&mut event.data);
         }
     }
+}
+
+/// As [`redact_events`], of the events of a stream as they came. True where anything was found.
+pub(super) fn redact_moments(redactor: &mut Redactor<'_>, moments: &mut [Moment]) -> bool {
+    change(moments, |events| redact_events(redactor, events))
+}
+
+/// Changes the data of events; what stays the same stays byte for byte. True where anything did not.
+pub(super) fn change(moments: &mut [Moment], change: impl FnOnce(&mut [SseEvent])) -> bool {
+    let before: Vec<SseEvent> = moments.iter().map(event_of).collect();
+    let mut after = before.clone();
+    change(&mut after);
+    let mut is_changed = false;
+    for ((moment, before), after) in moments.iter_mut().zip(before).zip(after) {
+        if before != after {
+            is_changed = true;
+            *moment = Moment(moment.0, Some(value_text(&after.data).into_owned()), after.name);
+        }
+    }
+    is_changed
+}
+
+/// Lines of JSON without the secrets that they spell together, as the events of a stream do; `None` where there are none, or no such lines.
+pub(super) fn redact_lines(redactor: &mut Redactor<'_>, text: &str) -> Option<String> {
+    let is_json = |at: usize| {
+        text.lines()
+            .nth(at)
+            .is_some_and(|line| line.starts_with('{') && serde_json::from_str::<IgnoredAny>(line).is_ok())
+    };
+    if !(is_json(1) && is_json(0)) {
+        return None;
+    }
+    let mut lines: Vec<Moment> = text.split('\n').map(|line| Moment(0.0, Some(line.to_owned()), None)).collect();
+    let texts = |lines: Vec<Moment>| lines.into_iter().map(|Moment(_, line, _)| line.unwrap_or_default());
+    redact_moments(redactor, &mut lines).then(|| texts(lines).collect::<Vec<_>>().join("\n"))
 }
 
 /// An event, its data as JSON where it is.
@@ -65,8 +99,7 @@ pub(super) fn finds_across<'d>(redactor: &mut Redactor<'_>, data: impl Iterator<
         if texts.windows(2).all(|pair| matches!(pair, [one, next] if one == next)) {
             texts.truncate(1);
         }
-        let in_json = places.are_json.contains(&place) && redactor.json_pieces(&mut texts);
-        found |= redactor.pieces(&mut texts) || in_json;
+        found |= places.redact(redactor, place, &mut texts);
     }
     found
 }
@@ -89,12 +122,23 @@ const INDICES: [&str; 3] = ["index", "output_index", "content_index"];
 /// Fields whose texts are pieces of JSON.
 const JSON: [&str; 3] = ["arguments", "partial_json", "delta"];
 
+/// Fields whose texts may be whole in each event, as messages and lines of logs are.
+const LINES: [&str; 7] = ["data", "log", "line", "message", "msg", "status", "detail"];
+
+/// Whether none of several texts begins or ends with a space, though they have some: as the pieces of one text they would be whole words
+/// that run into each other.
+fn are_lines(texts: &[String]) -> bool {
+    let is_at_the_end = |text: &String| text.starts_with(char::is_whitespace) || text.ends_with(char::is_whitespace);
+    texts.iter().any(|text| text.contains(' ')) && !texts.iter().any(is_at_the_end)
+}
+
 /// Places of texts in events by number. What has an index of its own (choices, calls, blocks) is a place of its own, so that pieces that
 /// come by turns are joined with their own. The whole event is 0.
 #[derive(Debug, Default)]
 pub(super) struct EventPlaces {
     steps: HashMap<(usize, EventStep), usize>,
     pub(super) are_json: HashSet<usize>,
+    are_lines: HashSet<usize>,
 }
 
 /// What a visit does with a value at a place, which has a name where it is a field.
@@ -142,10 +186,21 @@ impl EventPlaces {
         }
     }
 
+    /// Takes the secrets out of the texts at a place. True where anything was found.
+    fn redact(&self, redactor: &mut Redactor<'_>, place: usize, texts: &mut [String]) -> bool {
+        let in_json = self.are_json.contains(&place) && redactor.json_pieces(texts);
+        let are_lines = self.are_lines.contains(&place) && are_lines(texts);
+        let found = if are_lines { redactor.lines(texts) } else { redactor.pieces(texts) };
+        found || in_json
+    }
+
     pub(super) fn texts_of(&mut self, data: &mut Value, each: &mut dyn FnMut(usize, &mut String)) {
         self.visit(data, &mut |places, (place, name), value| {
             if name.is_some_and(|name| JSON.iter().any(|end| name.ends_with(end))) {
                 places.are_json.insert(place);
+            }
+            if name.is_some_and(|name| LINES.contains(&name)) {
+                places.are_lines.insert(place);
             }
             if let Value::String(text) = value {
                 each(place, text);

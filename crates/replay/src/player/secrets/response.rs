@@ -2,10 +2,9 @@
 
 use serde_json::Value;
 
-use super::{alike::finds_nothing, events::event_of, redact_body, redact_events, spelled::has_tokens};
-use net::wire::{recorded_json_as_utf8, value_text};
+use super::{alike::finds_nothing, redact_body, redact_lines, redact_moments, spelled::has_tokens};
+use net::wire::recorded_json_as_utf8;
 use recording::{
-    cassette::{Moment, SseEvent},
     redaction::Redactor,
     trace::{Response, ResponseContent},
 };
@@ -21,7 +20,7 @@ pub fn redact_response(redactor: &mut Redactor<'_>, response: &mut Response) -> 
     }
     let in_content = match &mut response.content {
         ResponseContent::Body(body) => clean_body(redactor, body).map(|clean| *body = clean).is_some(),
-        ResponseContent::Events(events) => !finds_nothing(redactor, events) && redact_each(redactor, events),
+        ResponseContent::Events(events) => !finds_nothing(redactor, events) && redact_moments(redactor, events),
     };
     found || in_content
 }
@@ -35,27 +34,15 @@ fn clean_body(redactor: &mut Redactor<'_>, body: &[u8]) -> Option<Vec<u8>> {
     {
         return Some(value.to_string().into_bytes());
     }
-    if std::str::from_utf8(&text).is_err() { redactor.bytes(&text) } else { redactor.body(&text) }
-}
-
-fn redact_each(redactor: &mut Redactor<'_>, moments: &mut [Moment]) -> bool {
-    let before: Vec<SseEvent> = moments.iter().map(event_of).collect();
-    let mut after = before.clone();
-    redact_events(redactor, &mut after);
-    let mut found = false;
-    for ((moment, before), after) in moments.iter_mut().zip(before).zip(after) {
-        if before != after {
-            found = true;
-            *moment = Moment(moment.0, Some(value_text(&after.data).into_owned()), after.name);
-        }
-    }
-    found
+    let Ok(whole) = std::str::from_utf8(&text) else { return redactor.bytes(&text) };
+    let lines = redact_lines(redactor, whole);
+    redactor.body(lines.as_deref().unwrap_or(whole).as_bytes()).or(lines.map(String::into_bytes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use recording::redaction::RedactionRules;
+    use recording::{cassette::Moment, redaction::RedactionRules};
 
     #[test]
     fn a_secret_that_events_cut_is_found_and_the_rest_stays_as_it_was() {
@@ -103,7 +90,7 @@ mod tests {
         let (mut quick, mut slow) = (Redactor::new(rules), Redactor::new(rules));
         let is_clean = finds_nothing(&mut quick, &moments);
         let before = moments.clone();
-        assert!(!(is_clean && redact_each(&mut slow, &mut moments)), "{before:#?}\n{moments:#?}");
+        assert!(!(is_clean && redact_moments(&mut slow, &mut moments)), "{before:#?}\n{moments:#?}");
         assert!(!is_clean || before == moments);
         is_clean
     }

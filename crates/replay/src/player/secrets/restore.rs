@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::events::texts_of;
+use super::events::{change, texts_of};
 use recording::{
-    cassette::{AnswerContent, RecordedAnswer, SseEvent},
+    cassette::{AnswerContent, Moment, RecordedAnswer, SseEvent},
     children::children,
     redaction::{Placeholder, PlaceholderValues, has_placeholder, placeholders},
 };
@@ -75,4 +75,11 @@ fn put_into_events(values: &PlaceholderValues, events: &mut [SseEvent]) -> bool 
         places.put(texts, events);
     }
     any
+}
+
+/// Puts values into the events of a stream as they came.
+pub(crate) fn put_into_moments(values: &PlaceholderValues, moments: &mut [Moment]) {
+    change(moments, |events| {
+        put_into_events(values, events);
+    });
 }

@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::*;
 use crate::player::record::assemble;
-use recording::cassette::{CassetteWriter, Header, RecordedAnswer, RecordedExchange, WriteMode};
+use recording::cassette::{CassetteWriter, Header, RecordedAnswer, RecordedExchange, SseEvent, WriteMode};
 
 /// Secrets, and the part of each that must be nowhere.
 const SECRETS: [(&str, &str); 16] = [
@@ -154,4 +154,71 @@ fn a_sidecar_behind_a_link_is_not_searched() {
     std::fs::remove_file(&timing).unwrap();
     std::os::unix::fs::symlink(&away, &timing).unwrap();
     assert!(secrets(&RedactionRules::all(), &cassette).is_empty());
+}
+
+/// The texts of events at one place after redaction.
+fn redacted(field: &str, texts: &[&str]) -> Vec<String> {
+    let mut events: Vec<SseEvent> =
+        texts.iter().map(|text| SseEvent { name: None, data: json!({ field: text }) }).collect();
+    redact_events(&mut Redactor::new(&RedactionRules::default()), &mut events);
+    events.iter().map(|event| event.data[field].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn what_events_repeat_is_redacted_in_each_and_lines_do_not_run_into_each_other() {
+    let key = "ghp_abcdefghijklmnopqrstuvwxyz0123456789";
+    let placeholder = "[REDACTED:github_token:1]";
+    assert_eq!(redacted("id", &[key, key, key]), [placeholder; 3]);
+    assert_eq!(redacted("id", &[key, "x", key, "y"]), [placeholder, "x", placeholder, "y"]);
+    let password = redacted("instructions", &["password: Zx81kqPw55"; 4]);
+    assert_eq!(password, ["password: [REDACTED:assigned:1]"; 4]);
+    let lines = [
+        "export GITHUB_TOKEN=abcd1234efgh5678",
+        "Finished",
+        "Authorization: Bearer AbCdEf0123456789xyz",
+        "Next step: commit",
+    ];
+    let clean = [
+        "export GITHUB_TOKEN=[REDACTED:assigned:1]",
+        "Finished",
+        "Authorization: Bearer [REDACTED:bearer:1]",
+        "Next step: commit",
+    ];
+    assert_eq!(redacted("log", &lines), clean);
+    for pieces in [
+        ["the key ", "ghp_abcdefghijklmnopqr", "stuvwxyz0123456789"],
+        ["a", "the key ghp_abcdefghijklmnopqr", "stuvwxyz0123456789"],
+    ] {
+        assert_eq!(
+            redacted("log", &pieces).concat(),
+            format!("{}{placeholder}", pieces.concat().split("ghp_").next().unwrap())
+        );
+    }
+}
+
+#[test]
+fn a_secret_over_lines_of_json_is_found() {
+    let line = |text: &str| format!("{}\n", json!({"message": {"role": "assistant", "content": text}, "done": false}));
+    let rest = line(" fine");
+    let body = [line("it is ghp_abcdefghijklm"), line("nopqrstuvwxyz0123456789 yes"), rest.clone()].concat();
+    let answer = RecordedAnswer { status: 200, content: AnswerContent::Text(body), ..RecordedAnswer::default() };
+    let mut record =
+        CassetteRecord { method: "POST".into(), path: "/api/chat".into(), answer, ..CassetteRecord::default() };
+    assert!(redact(&RedactionRules::default(), &mut record, &mut Sidecar::default()).had_any);
+    let clean = [line("it is [REDACTED:github_token:1]"), line(" yes"), rest].concat();
+    assert_eq!(record.answer.content, AnswerContent::Text(clean));
+}
+
+#[test]
+fn a_partial_record_keeps_its_events_without_their_secrets() {
+    let event = |text: &str| json!({"choices": [{"index": 0, "delta": {"content": text}}]}).to_string();
+    let data = ["is ghp_abcdefghijklm", "nopqrstuvwxyz0123456789", " ok"].map(event);
+    let events: Vec<Moment> = data.into_iter().map(|data| Moment(1.0, Some(data), None)).collect();
+    let content = assemble::events("/v1/chat/completions", &events).content;
+    let answer = RecordedAnswer { status: 200, content, ..RecordedAnswer::default() };
+    let mut record = CassetteRecord { answer, aborted: Some(3), ..CassetteRecord::default() };
+    let mut side = Sidecar { events: events.into(), ..Sidecar::default() };
+    assert!(redact(&RedactionRules::default(), &mut record, &mut side).had_any);
+    let data: Vec<&str> = side.events.iter().filter_map(|Moment(_, data, _)| data.as_deref()).collect();
+    assert_eq!(data, [event("is [REDACTED:github_token:1]"), event(""), event(" ok")]);
 }
