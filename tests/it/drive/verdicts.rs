@@ -173,7 +173,9 @@ fn a_response_that_was_left_unanswered_is_left_again_and_its_session_stays() {
     };
     let slow = line(1, 60_000.0, json!({"output_token_ids": [9], "finish_reason": "length", "status": 200}));
     let left = line(0, 0.0, json!({"outcome": "client_gone", "e2e_ms": 50.0, "session": "s", "agent": "a"}));
-    let (server, out) = (play(&slow), left.file.with_extension("run.jsonl"));
+    // At its recorded pace, it would answer after a minute.
+    let server = Running::start(&["play", "--port", "0", "--replay-tokens", slow.file.to_str().unwrap()]);
+    let out = left.file.with_extension("run.jsonl");
     let printed = drive(&left, server.address, &["--check", "--out", out.to_str().unwrap()]);
     let results = &printed["results"];
     assert_eq!(
