@@ -89,7 +89,7 @@ impl Failure {
 
     /// The error and its causes; a cause that an error's own text ends with is not repeated.
     pub(in crate::cli) fn chain(&self) -> Vec<String> {
-        let mut chain: Vec<String> = causes(&*self.error).map(ToString::to_string).collect();
+        let mut chain: Vec<String> = causes(&*self.error).map(|cause| without_userinfo(&cause.to_string())).collect();
         chain.dedup_by(|cause, error| error.ends_with(&*cause));
         chain
     }

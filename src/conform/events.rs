@@ -69,7 +69,8 @@ pub(super) fn compare_events(recorded: &[StreamedEvent], received: &[StreamedEve
         let mut others: Vec<&StreamedEvent> = received.iter().filter(|other| other.role == event.role).collect();
         others.sort_by_key(|other| other.is_without_text());
         let Some(mut other) = others.first().copied().cloned() else { continue };
-        if other.is_without_text()
+        if event.role == "finish"
+            && other.is_without_text()
             && let (Some(delta), Some(recorded)) = (other.data.pointer_mut(DELTA), event.data.pointer(DELTA))
         {
             delta.clone_from(recorded);

@@ -47,8 +47,10 @@ pub(super) fn shape(value: &Value) -> Value {
                     (name.clone(), items.iter().find(|item| !item.is_null()).map(token_shape).into_iter().collect())
                 }
                 // A part of a character has none, and an answer that is complete has no details.
-                ("bytes", Value::Array(_)) => (name.clone(), Value::Array(Vec::new())),
-                ("incomplete_details", _) => (name.clone(), Value::from("null")),
+                ("bytes", Value::Array(items)) if items.iter().all(Value::is_number) => {
+                    (name.clone(), Value::Array(Vec::new()))
+                }
+                ("incomplete_details", Value::Null | Value::Object(_)) => (name.clone(), Value::from("null")),
                 // As many as were asked for.
                 ("choices", Value::Array(items)) => (name.clone(), items.iter().map(shape).collect()),
                 _ => (name.clone(), shape(value)),

@@ -64,8 +64,8 @@ pub(super) async fn recorded(
         return passed(response, idle);
     }
     let is_success = response.status().is_success();
-    let kind =
-        if is_readable { kind(response.headers(), exchange.observed.facts.stream) } else { ResponseKind::Unreadable };
+    let streams = is_success && exchange.observed.facts.stream;
+    let kind = if is_readable { kind(response.headers(), streams) } else { ResponseKind::Unreadable };
     let response = response.map(|body| Relayed::untouched(body).within(idle));
     match kind {
         ResponseKind::Events => response.map(|body| stream(body, exchange, added, capabilities)),

@@ -153,6 +153,8 @@ def test_misses_of_fixtures_fail_the_test_too(project, run):
     result = run()
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines(["*vllm-vcr: miss*"])
+    project.makepyfile(test_agent=ONE.replace("BODY", 'ask("hail")').replace("@pytest.mark.vcr(MARK)", "@pytest.mark.xfail\n@pytest.mark.vcr"))
+    run().assert_outcomes(xfailed=1)
     fixture(setup='ask("hail")')
     result = run()
     result.assert_outcomes(errors=1)

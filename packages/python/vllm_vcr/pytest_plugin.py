@@ -25,8 +25,8 @@ _SESSION = pytest.StashKey[Session]()
 # Whether a test failed since it left records.
 _LEFT = pytest.StashKey[bool]()
 
-# Whether a test and its subtests ended without a failure.
-_PASSED = pytest.StashKey[bool]()
+# How a test ended with its subtests: passed, skipped (or failed as expected), failed.
+_OUTCOME = pytest.StashKey[str]()
 
 # Characters of a file's name, without its suffix.
 _LONGEST = 100
@@ -148,7 +148,7 @@ def _upstreams(config: pytest.Config) -> list[str]:
 def vcr_cassette(request: pytest.FixtureRequest, vcr_server: Server) -> Iterator[Session]:
     """The test's session, which plays its cassette or records it; the environment's URLs of LLM servers are the session's."""
     item = request.node
-    for key in (_SESSION, _PASSED, _LEFT):
+    for key in (_SESSION, _OUTCOME, _LEFT):
         if key in item.stash:
             # Of an earlier try.
             del item.stash[key]
@@ -169,11 +169,11 @@ def vcr_cassette(request: pytest.FixtureRequest, vcr_server: Server) -> Iterator
         item.stash[_SESSION] = session
         yield session
     try:
-        has_passed = item.stash.get(_PASSED, False)
+        ended = item.stash.get(_OUTCOME, "failed")
         # What fixtures sent when they were torn down.
-        failed = _failing(item, session) if has_passed else []
+        failed = _failing(item, session) if ended == "passed" else []
         # Half of a cassette would miss in every later run.
-        session.end(drop=not has_passed or bool(failed))
+        session.end(drop=ended == "failed" or bool(failed))
     except VcrError as error:
         failed = [str(error)]
     if failed:
@@ -255,9 +255,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     session = item.stash.get(_SESSION, None)
     if session is None or report.when == "teardown":
         return
-    if report.when == "call":
-        # A test whose subtest failed has a report of its own, in which it passed.
-        item.stash[_PASSED] = not report.failed and item.stash.get(_PASSED, True)
+    # A test whose subtest failed has a report of its own, in which it passed.
+    if report.when == "call" and item.stash.get(_OUTCOME, "") != "failed":
+        item.stash[_OUTCOME] = report.outcome
     if not report.failed:
         return
     try:

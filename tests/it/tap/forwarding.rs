@@ -74,6 +74,18 @@ async fn a_stream_without_a_content_type_is_read_and_restored_too() {
     assert_eq!(records[0].output_token_ids.as_deref(), Some(&[10, 11, 12, 13][..]));
 }
 
+#[tokio::test]
+async fn an_error_without_a_content_type_is_recorded_as_one() {
+    let error = r#"{"error":{"message":"Internal Server Error","type":"InternalServerError","code":500}}"#;
+    let refused = format!("HTTP/1.1 500 Internal Server Error\r\ncontent-length: {}\r\n\r\n{error}", error.len());
+    let script = move |_: &[u8]| Script { pieces: vec![refused.clone().into_bytes()], end: End::KeepAlive };
+    let upstream = Upstream::start(script).await;
+    let tap = Tapping::before(upstream.address).await;
+    exchange(tap.address, &post(CHAT, r#"{"messages":[],"stream":true}"#)).await;
+    let (_, records) = tap.sound().await;
+    assert_eq!(records[0].error.as_ref().and_then(|kept| kept.body.as_deref()), Some(error));
+}
+
 /// The engine's stream, silent after so many pieces.
 fn stalling_after(pieces: usize, request: &[u8]) -> Script {
     let mut script = engine(request);

@@ -146,8 +146,15 @@ pub fn without_userinfo(text: &str) -> String {
     let mut parts = text.split("://");
     let before = parts.next().unwrap_or_default().to_owned();
     parts.fold(before, |shown, part| {
-        let authority = part.split(|c: char| c.is_whitespace() || "/?#'`\"".contains(c)).next().unwrap_or_default();
-        let hidden = authority.rfind('@').and_then(|at| part.get(at..)).map(|host| format!("…{host}"));
+        let word = part.split(|c: char| c.is_whitespace() || "'`\"".contains(c)).next().unwrap_or_default();
+        let authority = word.split(['/', '?', '#']).next().unwrap_or_default();
+        let is_port = |(_, port): (&str, &str)| port.bytes().all(|byte| byte.is_ascii_digit() || byte == b']');
+        // A password may have a slash.
+        let is_cut = !authority.contains('@') && !authority.rsplit_once(':').is_none_or(is_port);
+        let hidden = if is_cut { word } else { authority }
+            .rfind('@')
+            .and_then(|at| part.get(at..))
+            .map(|host| format!("…{host}"));
         format!("{shown}://{}", hidden.as_deref().unwrap_or(part))
     })
 }
@@ -180,6 +187,10 @@ mod tests {
     fn a_text_shows_no_userinfo() {
         let text = "`http://u:p@h:1/a@b` and 'https://key@h' or http://h/?x=y@z, a@b";
         assert_eq!(without_userinfo(text), "`http://…@h:1/a@b` and 'https://…@h' or http://h/?x=y@z, a@b");
+        assert_eq!(
+            without_userinfo("http://u:p/w@h http://[::1]:1/a@b http://h:1/@b"),
+            "http://…@h http://[::1]:1/a@b http://h:1/@b"
+        );
     }
 
     #[test]

@@ -239,7 +239,8 @@ impl FaultedRequest {
                 FaultKind::NotReady { .. } => return Some(StatusCode::SERVICE_UNAVAILABLE.into_response()),
                 FaultKind::Refusal(fault) => return Some(self.refused(fault)),
                 FaultKind::Stream(StreamFault::Break(end)) => return Some(broken(*end)),
-                _ => pending().await,
+                FaultKind::Hang => pending::<()>().await,
+                kind => debug_assert!(false, "{kind:?} does not come before an answer"),
             }
         }
         None

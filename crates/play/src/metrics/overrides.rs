@@ -127,16 +127,13 @@ impl MetricOverrides {
             }
         }
         for (field, histogram, _) in BUCKETS {
-            let mut before = 0;
-            let count = |bucket: &SetSample| {
-                let cumulated = bucket.written.as_u64()?;
-                cumulated.checked_sub(std::mem::replace(&mut before, cumulated))
-            };
-            let counts =
-                of(&format!("{histogram}_bucket")).and_then(|set| set.iter().map(count).collect::<Option<Vec<_>>>());
+            let counts = of(&format!("{histogram}_bucket")).and_then(counts_of);
             fields.extend(counts.map(|counts| (field.to_owned(), json!(counts))));
         }
-        let adapter = |set: &SetSample| json!({"running": set.labels.get(RUNNING), "waiting": set.labels.get(WAITING_ADAPTERS), "timestamp": set.written});
+        let adapter = |set: &SetSample| {
+            let [running, waiting] = [RUNNING, WAITING_ADAPTERS].map(|label| set.labels.get(label));
+            json!({"running": running, "waiting": waiting, "timestamp": set.written})
+        };
         let adapters = of(LORA_INFO).map(|set| ("loras".to_owned(), set.iter().map(adapter).collect()));
         let reason = |set: &SetSample| Some((set.labels.get("finished_reason")?.clone(), set.written.clone()));
         let reasons =
@@ -144,6 +141,16 @@ impl MetricOverrides {
         fields.extend(adapters.into_iter().chain(reasons));
         Value::Object(fields)
     }
+}
+
+/// How many observations each bucket has; `None` where they were set to what is no whole number, or falls from one to the next.
+fn counts_of(buckets: &[SetSample]) -> Option<Vec<u64>> {
+    let mut before = 0;
+    let count = |bucket: &SetSample| {
+        let cumulated = bucket.written.as_u64()?;
+        cumulated.checked_sub(std::mem::replace(&mut before, cumulated))
+    };
+    buckets.iter().map(count).collect()
 }
 
 impl SetSample {

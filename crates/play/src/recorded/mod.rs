@@ -230,7 +230,7 @@ fn plan(state: &ServerState, mut request: Candidate) -> Result<RecordedPlan, Api
         headers: headers(response, selected.record, selected.by, session),
         content_type: content_type.and_then(|kind| HeaderValue::from_str(kind).ok()),
         is_stream,
-        is_withheld: is_withheld(&request, &content),
+        is_withheld: status.is_some_and(|status| status >= 400) && is_withheld(&request, &content),
         has_comments: record.endpoint.is_some_and(Endpoint::has_choices),
         answer: {
             let chunks = answer::chunks(&content, &record);
@@ -250,7 +250,7 @@ fn plan(state: &ServerState, mut request: Candidate) -> Result<RecordedPlan, Api
     })))
 }
 
-/// Checks whether words are left out of a response that this server can word without generating anything.
+/// Checks whether words are left out of an error that this server can word without generating anything.
 fn is_withheld(request: &Candidate, content: &RecordedContent) -> bool {
     let RecordedContent::Body(body) = content else { return false };
     let tokenizes = route(request.uri.path()).is_some_and(|route| route.only_tokenizes);

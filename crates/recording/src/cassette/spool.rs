@@ -72,6 +72,9 @@ impl Spool {
 
     /// Takes everything into memory from now on, so that the disk has its place.
     pub(super) fn give_way(&mut self) -> io::Result<()> {
+        if self.gives_way {
+            return Ok(());
+        }
         self.pending = self.text()?;
         (self.file, self.length, self.gives_way) = (None, 0, true);
         Ok(())

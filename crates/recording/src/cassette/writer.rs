@@ -353,7 +353,7 @@ impl CassetteWriter {
             tools_text(&mut after, &tools);
         }
         let mut brought = self.partial.bring(&tail, &after);
-        if brought.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::StorageFull) {
+        if brought.as_ref().is_err_and(is_full) {
             brought = self.give_way().and_then(|()| self.partial.bring(&tail, &after));
         }
         brought.map_err(|source| self.io(source))?;
@@ -402,4 +402,9 @@ fn has_block_of_records(text: &str) -> bool {
     let behind = text.lines().skip_while(|line| !is_key(line)).skip(1).map(str::trim_start);
     let mut items = behind.filter(|line| !line.is_empty() && !line.starts_with('#'));
     items.next().is_some_and(|line| line.starts_with('-'))
+}
+
+/// Returns true where the disk is full, or what its user may have of it.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
