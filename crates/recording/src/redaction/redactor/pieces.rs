@@ -23,14 +23,14 @@ const SHORTEST_BEGINNING: usize = 3;
 const LONGEST_END: usize = 256;
 
 /// A piece of a text, which begins at `start` of it.
-struct Piece<'p> {
+struct TextPiece<'p> {
     start: usize,
     text: &'p str,
     /// Its secrets where it may be a text of its own: it holds some by itself, and comes again or is a line.
     own: Option<&'p [KindSpan]>,
 }
 
-impl Piece<'_> {
+impl TextPiece<'_> {
     fn end(&self) -> usize {
         self.start + self.text.len()
     }
@@ -92,9 +92,9 @@ impl Redactor<'_> {
         let mut end = 0;
         let pieces = pieces.iter().map(|text| {
             end += text.len();
-            Piece { start: end - text.len(), text, own: own.get(&**text).map(Vec::as_slice) }
+            TextPiece { start: end - text.len(), text, own: own.get(&**text).map(Vec::as_slice) }
         });
-        let pieces: Vec<Piece<'_>> = pieces.collect();
+        let pieces: Vec<TextPiece<'_>> = pieces.collect();
         for part in pieces.chunk_by(|_, next| next.own.is_none()) {
             let [head, rest @ ..] = part else { continue };
             if head.own.is_none() || !rest.is_empty() {
@@ -105,14 +105,14 @@ impl Redactor<'_> {
             }
         }
         let mut apart = cut_at_own(&in_order(spans), &pieces, are_lines);
-        for Piece { start, own, .. } in &pieces {
+        for TextPiece { start, own, .. } in &pieces {
             apart.extend(moved(own.unwrap_or_default(), *start));
         }
         in_order(apart)
     }
 
     /// Where in the whole text the secrets of some pieces are, which are searched as one.
-    fn spans_of(&mut self, pieces: &[Piece<'_>]) -> Vec<KindSpan> {
+    fn spans_of(&mut self, pieces: &[TextPiece<'_>]) -> Vec<KindSpan> {
         let text: String = pieces.iter().map(|piece| piece.text).collect();
         let spans = self.spans(&text);
         moved(&spans, pieces.first().map_or(0, |piece| piece.start)).collect()
@@ -176,8 +176,8 @@ fn in_order(mut spans: Vec<KindSpan>) -> Vec<KindSpan> {
 
 /// Ends secrets of the whole where a piece begins that may be a text of its own. Where a secret runs into such a piece, what that has
 /// before its own stays if it is seen elsewhere. After a line that holds a secret, capitalized words stay too.
-fn cut_at_own(spans: &[KindSpan], pieces: &[Piece<'_>], are_lines: bool) -> Vec<KindSpan> {
-    let is_plain = |piece: &&Piece<'_>| {
+fn cut_at_own(spans: &[KindSpan], pieces: &[TextPiece<'_>], are_lines: bool) -> Vec<KindSpan> {
+    let is_plain = |piece: &&TextPiece<'_>| {
         let before = spans.partition_point(|(span, _)| span.start < piece.first_secret());
         before.checked_sub(1).and_then(|last| spans.get(last)).is_none_or(|(span, _)| span.end <= piece.start)
     };
@@ -191,7 +191,8 @@ fn cut_at_own(spans: &[KindSpan], pieces: &[Piece<'_>], are_lines: bool) -> Vec<
         let are_lines = are_lines && over.first().is_some_and(|piece| piece.own.is_some());
         for part in over.chunk_by(|_, next| next.own.is_none()) {
             let [head, rest @ ..] = part else { continue };
-            let (mut start, mut end) = (head.start.max(span.start), part.last().map_or(0, Piece::end).min(span.end));
+            let (mut start, mut end) =
+                (head.start.max(span.start), part.last().map_or(0, TextPiece::end).min(span.end));
             if head.start > span.start {
                 let own = head.first_secret();
                 let stays = seen.contains(head.text) || (are_lines && begins_a_line(head.before(own.min(end))));
