@@ -165,8 +165,10 @@ pub(super) fn learn_request(redactor: &mut Redactor<'_>, path: &str, headers: &[
 /// Takes the secrets out of all of a record but its request, which may have held some.
 fn redact_rest(redactor: &mut Redactor<'_>, record: &mut CassetteRecord, side: &mut Sidecar, held: bool) -> bool {
     redact_answer(redactor, &mut record.answer);
+    redactor.of_answer(false);
     redact_texts(redactor, &mut record.tags);
     redactor.fields(&mut side.head);
+    redactor.of_answer(true);
     // The joined parts were searched above; a copy may have more.
     let copies = side.body.iter().chain(side.events.iter().filter_map(|Moment(_, data, _)| data.as_ref()));
     let found = copies.fold(held || redactor.found_any(), |found, copy| finds_in_copy(redactor, copy) || found);

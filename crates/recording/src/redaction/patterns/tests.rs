@@ -312,6 +312,7 @@ fn code_that_reads_a_secret_is_none() {
     for kept in [
         "secret = os.environ[\"SECRET_KEY\"]",
         "password = getpass.getpass()",
+        "if (password=self.password): login(password=read_it())",
         "password = getpass(\"Password: \")",
         "client(api_key=settings.openai_api_key)",
         "API_KEY=$API_KEY ./run.sh; API_KEY=${MY_KEY} ./run.sh",
@@ -329,6 +330,9 @@ fn code_that_reads_a_secret_is_none() {
         "correct.horse",
         "horse(battery",
         "hunter2()",
+        "foo()secretword",
+        "vault.secret:correcthorse",
+        "vault.secret(correcthorse",
         "a.b(c)d",
         "x.y",
     ] {

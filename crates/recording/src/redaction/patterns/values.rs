@@ -40,9 +40,13 @@ pub(super) fn is_no_code(found: &MatchedText<'_>) -> bool {
     }
     let path = found.text.split(['(', ')', ':']).next().unwrap_or_default();
     let rest = found.text.get(path.len()..).unwrap_or_default();
-    let is_called = rest.starts_with("()") || (rest == "(" && found.after.starts_with(['"', '\'']));
+    let is_end = |rest: &str| rest.bytes().all(|byte| matches!(byte, b')' | b']' | b':'));
+    let is_called =
+        rest.strip_prefix("()").is_some_and(is_end) || (rest == "(" && found.after.starts_with(['"', '\'']));
     let is_field = path.contains('.');
-    let is_read = is_field && (found.after.starts_with('[') || path.rsplit('.').next().is_some_and(names::is_secret));
+    let is_read = is_field
+        && is_end(rest)
+        && (found.after.starts_with('[') || path.rsplit('.').next().is_some_and(names::is_secret));
     let is_code = is_read || (is_called && (is_field || !path.contains(|c: char| c.is_ascii_digit())));
     !(is_code && path.split('.').all(is_identifier))
 }

@@ -227,8 +227,8 @@ impl Redactor<'_> {
     /// A text of an answer without the credential behind the name of its scheme: the request may have that alone.
     fn credential(&mut self, text: &str, place: &mut dyn FnMut() -> String) -> Option<String> {
         let (scheme, credential) = text.split_once(' ').filter(|_| self.is_answer)?;
-        let is_scheme = SCHEMES.iter().any(|known| scheme.eq_ignore_ascii_case(known));
-        let (span, kind) = self.spans(text).pop().filter(|_| is_scheme)?;
+        SCHEMES.iter().find(|known| scheme.eq_ignore_ascii_case(known))?;
+        let (span, kind) = self.spans(text).pop()?;
         let is_all = span == (scheme.len() + 1..text.len());
         is_all.then(|| format!("{scheme} {}", self.placeholder(&kind, credential, place)))
     }

@@ -169,7 +169,9 @@ fn what_events_repeat_is_redacted_in_each_and_lines_do_not_run_into_each_other()
     let key = "ghp_abcdefghijklmnopqrstuvwxyz0123456789";
     let placeholder = "[REDACTED:github_token:1]";
     assert_eq!(redacted("id", &[key, key, key]), [placeholder; 3]);
-    assert_eq!(redacted("id", &[key, "x", key, "y"]), [placeholder, "x", placeholder, "y"]);
+    assert_eq!(redacted("id", &[key, " x", key, " y"]), [placeholder, " x", placeholder, " y"]);
+    // Each may be the rest of a longer one.
+    assert_eq!(redacted("id", &[key, "x", key, "y"]), [placeholder, "", "[REDACTED:github_token:2]", ""]);
     let password = redacted("instructions", &["password: Zx81kqPw55"; 4]);
     assert_eq!(password, ["password: [REDACTED:assigned:1]"; 4]);
     let lines = [
@@ -185,6 +187,11 @@ fn what_events_repeat_is_redacted_in_each_and_lines_do_not_run_into_each_other()
         "Next step: commit",
     ];
     assert_eq!(redacted("log", &lines), clean);
+    let cut = ["the key is sk-proj-AbCdEfGhIjKlMnOpQr", "St1234abcdefgh of us"];
+    assert_eq!(redacted("log", &cut), ["the key is [REDACTED:api_key:1]", " of us"]);
+    let key_in_lines =
+        ["-----BEGIN RSA PRIVATE KEY-----", "MIIEpAIBAAKCAQEA", "q83v", "-----END RSA PRIVATE KEY-----", "Read"];
+    assert_eq!(redacted("log", &key_in_lines), ["[REDACTED:private_key:1]", "", "", "", "Read"]);
     for pieces in [
         ["the key ", "ghp_abcdefghijklmnopqr", "stuvwxyz0123456789"],
         ["a", "the key ghp_abcdefghijklmnopqr", "stuvwxyz0123456789"],
@@ -194,6 +201,18 @@ fn what_events_repeat_is_redacted_in_each_and_lines_do_not_run_into_each_other()
             format!("{}{placeholder}", pieces.concat().split("ghp_").next().unwrap())
         );
     }
+}
+
+#[test]
+fn a_tag_that_ends_as_a_secret_begins_is_not_cut() {
+    let body = json!({"prompt": "the key ghp_abcdefghijklmnopqrstuvwxyz0123456789"});
+    let cut = "ghp_abcdefghijklmnopqr";
+    let answer = RecordedAnswer { content: AnswerContent::Text(cut.to_owned()), ..RecordedAnswer::default() };
+    let mut record =
+        CassetteRecord { body: body.into(), tags: vec![cut.to_owned()], answer, ..CassetteRecord::default() };
+    assert!(redact(&RedactionRules::default(), &mut record, &mut Sidecar::default()).had_any);
+    assert_eq!(record.answer.content, AnswerContent::Text("[REDACTED:github_token:1]".to_owned()));
+    assert_eq!(record.tags, [cut]);
 }
 
 #[test]
