@@ -16,9 +16,6 @@ use crate::redaction::{
 /// A shorter piece is no text of its own, and a shorter end no beginning of a secret, in bytes.
 const SHORTEST_PART: usize = 8;
 
-/// The least characters of a word with which a line begins.
-const SHORTEST_BEGINNING: usize = 3;
-
 /// Bytes at the end of a text in which the beginning of a secret is looked for.
 const LONGEST_END: usize = 256;
 
@@ -39,11 +36,6 @@ impl TextPiece<'_> {
     fn first_secret(&self) -> usize {
         self.start + self.own.and_then(<[_]>::first).map_or(0, |(span, _)| span.start)
     }
-
-    /// What it has of the whole text before this place.
-    fn before(&self, end: usize) -> &str {
-        self.text.get(..end.min(self.end()) - self.start).unwrap_or_default()
-    }
 }
 
 impl Redactor<'_> {
@@ -54,8 +46,7 @@ impl Redactor<'_> {
         self.joined(pieces, false)
     }
 
-    /// As [`pieces`](Self::pieces), of what may be lines: each that holds a secret by itself has a placeholder, and a capitalized word
-    /// with which the next one begins is no rest of it.
+    /// As [`pieces`](Self::pieces), of what may be lines: each that holds a secret by itself has a placeholder.
     pub fn lines(&mut self, lines: &mut [String]) -> bool {
         self.joined(lines, true)
     }
@@ -104,7 +95,7 @@ impl Redactor<'_> {
                 spans.extend(self.spans_of(rest));
             }
         }
-        let mut apart = cut_at_own(&in_order(spans), &pieces, are_lines);
+        let mut apart = cut_at_own(&in_order(spans), &pieces);
         for TextPiece { start, own, .. } in &pieces {
             apart.extend(moved(own.unwrap_or_default(), *start));
         }
@@ -175,8 +166,8 @@ fn in_order(mut spans: Vec<KindSpan>) -> Vec<KindSpan> {
 }
 
 /// Ends secrets of the whole where a piece begins that may be a text of its own. Where a secret runs into such a piece, what that has
-/// before its own stays if it is seen elsewhere. After a line that holds a secret, capitalized words stay too.
-fn cut_at_own(spans: &[KindSpan], pieces: &[TextPiece<'_>], are_lines: bool) -> Vec<KindSpan> {
+/// before its own stays if it is seen elsewhere.
+fn cut_at_own(spans: &[KindSpan], pieces: &[TextPiece<'_>]) -> Vec<KindSpan> {
     let is_plain = |piece: &&TextPiece<'_>| {
         let before = spans.partition_point(|(span, _)| span.start < piece.first_secret());
         before.checked_sub(1).and_then(|last| spans.get(last)).is_none_or(|(span, _)| span.end <= piece.start)
@@ -188,30 +179,13 @@ fn cut_at_own(spans: &[KindSpan], pieces: &[TextPiece<'_>], are_lines: bool) -> 
         let first = pieces.partition_point(|piece| piece.start <= span.start).saturating_sub(1);
         let last = pieces.partition_point(|piece| piece.start < span.end);
         let over = pieces.get(first..last).unwrap_or_default();
-        let are_lines = are_lines && over.first().is_some_and(|piece| piece.own.is_some());
         for part in over.chunk_by(|_, next| next.own.is_none()) {
-            let [head, rest @ ..] = part else { continue };
-            let (mut start, mut end) =
-                (head.start.max(span.start), part.last().map_or(0, TextPiece::end).min(span.end));
-            if head.start > span.start {
-                let own = head.first_secret();
-                let stays = seen.contains(head.text) || (are_lines && begins_a_line(head.before(own.min(end))));
-                start = if stays { own } else { start };
-            }
-            if are_lines && rest.iter().all(|piece| begins_a_line(piece.before(end))) {
-                end = end.min(head.end());
-            }
+            let [head, ..] = part else { continue };
+            let stays = head.start > span.start && seen.contains(head.text);
+            let start = if stays { head.first_secret() } else { head.start.max(span.start) };
+            let end = part.last().map_or(0, TextPiece::end).min(span.end);
             cut.extend((start < end).then(|| (start..end, Arc::clone(kind))));
         }
     }
     cut
-}
-
-/// Whether a text is one capitalized word, which may have a sign behind it.
-fn begins_a_line(text: &str) -> bool {
-    let word = text.strip_suffix([':', '.', '!', '?']).unwrap_or(text);
-    let mut chars = word.chars();
-    chars.next().is_some_and(char::is_uppercase)
-        && chars.all(char::is_lowercase)
-        && word.chars().count() >= SHORTEST_BEGINNING
 }

@@ -2,7 +2,7 @@
 //!
 //! The texts at each place of the events are searched as one, whatever the place is called. A text that comes again and holds a
 //! secret by itself has a placeholder each time, and so has a message or a line of a log, if none there begins or ends with a space. Limits:
-//! what follows such a text without a space may be the rest of its secret and is redacted too; after a line, a capitalized word is no rest.
+//! what follows such a text without a space may be the rest of its secret and is redacted too.
 //!
 //! See docs/decisions/0072-secrets-in-pieces.md.
 
