@@ -98,9 +98,9 @@ impl Failure {
     pub(in crate::cli) fn text(&self) -> String {
         let mut text = format!("error: {}\n", self.chain().join("\n  caused by: "));
         if let Some(hint) = &self.hint {
-            text.push_str(&format!("hint: {hint}\n"));
+            text.push_str(&format!("hint: {}\n", without_userinfo(hint)));
         }
-        text.split_terminator('\n').map(|line| clipped(&without_userinfo(line), MOST_SHOWN) + "\n").collect()
+        text.split_terminator('\n').map(|line| clipped(line, MOST_SHOWN) + "\n").collect()
     }
 }
 

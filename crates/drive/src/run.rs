@@ -359,12 +359,9 @@ fn hook(run: Arc<OnceLock<(Arc<DrivenRun>, Duration)>>, results: Arc<Results>) -
         let intended = Duration::from_nanos(intended.load(Relaxed));
         record.extra.insert(INTENDED_MS.to_owned(), json!(millis(intended)));
         record.session.clone_from(&request.record.session);
-        if let Some(agent) = request.record.agent() {
-            record.extra.insert(AGENT.to_owned(), json!(agent));
-        }
-        if let (Some(target), 2..) = (run.target_of(index), run.targets.len()) {
-            record.extra.insert(TARGET.to_owned(), json!(target));
-        }
+        record.extra.extend(request.record.agent().map(|agent| (AGENT.to_owned(), json!(agent))));
+        let target = run.target_of(index).filter(|_| run.targets.len() > 1);
+        record.extra.extend(target.map(|target| (TARGET.to_owned(), json!(target))));
         results.add(index, request, intended, sent, record);
         if let (Some(Outcome::Error | Outcome::UpstreamFailed), Some(status @ ..400), None | Some(0)) =
             (record.outcome, record.status, record.choice)

@@ -1,7 +1,6 @@
 //! The cassettes of `play`: which are played, and how they differ from what runs now.
 
 use std::{
-    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -12,10 +11,7 @@ use crate::{
         mcp::servers,
         output,
         play::{args::PlayArgs, config, model},
-        player::{
-            self, PlayerSettings,
-            admin::{self, AdminApi, AdminAt},
-        },
+        player::{self, PlayerSettings, admin::AdminAt},
     },
     net::upstream::{UpstreamOptions, UpstreamUrl},
     play::{Synthetic, load_tokenizer},
@@ -36,12 +32,6 @@ pub(in crate::cli) struct Played {
 }
 
 impl Played {
-    /// Sets the server's address, which calls of the wrapped command may have, and the URL that messages of misses name.
-    pub(in crate::cli) fn serves_at(&self, own: SocketAddr, root: &str, admin: &AdminAt, admin_api: Option<&AdminApi>) {
-        admin::name(&self.cassette_player, admin, admin_api, root);
-        self.cassette_player.config().network_block.iter().for_each(|block| block.serves_at(own));
-    }
-
     /// Takes what names a cassette out of the arguments; `None` where nothing does.
     pub(in crate::cli) fn new(args: &mut PlayArgs, admin: &AdminAt) -> Result<Option<Self>, Failure> {
         let mut paths = std::mem::take(&mut args.cassette);

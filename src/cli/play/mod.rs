@@ -95,7 +95,8 @@ fn serve(mut args: PlayArgs) -> Result<ExitCode, Failure> {
                 greet(&command, scheme, local, &player);
                 fleet.announce();
                 let root = format!("{scheme}://{}", reachable(local));
-                played.iter().for_each(|played| played.serves_at(local, &root, &admin_at, admin_api.as_ref()));
+                let served = cassette_player.into_iter();
+                served.for_each(|it| admin::serves_at(it, (Some(local), &root), &admin_at, admin_api.as_ref()));
                 let of_cassettes = cassette_player.map(|player| (player, &cassettes));
                 let key = key.as_deref();
                 let environment = ChildEnvironment { root: &root, key, cassettes: of_cassettes, ..Default::default() };

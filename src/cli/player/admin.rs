@@ -75,8 +75,15 @@ pub(in crate::cli) struct AdminApi {
     _until_dropped: oneshot::Sender<()>,
 }
 
-/// Sets the URL of `/vcr/…` for the messages of misses: that of the server, or of a listener of their own.
-pub(in crate::cli) fn name(player: &CassettePlayer, at: &AdminAt, admin_api: Option<&AdminApi>, server: &str) {
+/// Sets the server's address, which calls of the wrapped command may have, and the URL of `/vcr/…` for the messages of misses: that of the
+/// server, or of a listener of their own.
+pub(in crate::cli) fn serves_at(
+    player: &CassettePlayer,
+    (own, server): (Option<SocketAddr>, &str),
+    at: &AdminAt,
+    admin_api: Option<&AdminApi>,
+) {
+    own.into_iter().zip(&player.config().network_block).for_each(|(own, block)| block.serves_at(own));
     match (at, admin_api) {
         (AdminAt::Serving(_), _) if server.starts_with("http") => player.pages_are_at(server),
         (AdminAt::Listener(..), Some(admin_api)) => player.pages_are_at(&format!("http://{}", admin_api.address)),

@@ -12,7 +12,7 @@ use crate::{
         output,
         player::{
             self, PlayerSettings,
-            admin::{self, AdminAt},
+            admin::{self, AdminApi, AdminAt},
             args::{CassetteArgs, DEFAULT_FILE, ModeArg},
             conclude::{self, PlayerEnd},
         },
@@ -74,16 +74,10 @@ pub(in crate::cli) fn serve(
         servers::refuse_unrecorded(&cassette_player, &file)?;
         setup.mcp_playback = Some(Arc::new(McpPlayed::start(&cassette_player, started)?));
         cassette_player.compare(&environment).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
-        let ledger = Arc::clone(&cassette_player) as Arc<dyn Ledger>;
-        let admin_api = admin::answer(&admin, |access| account::router(ledger, access.clone())).await?;
-        admin::announce(admin_api.as_ref(), "/vcr/report");
-        admin::name(&cassette_player, &admin, admin_api.as_ref(), &at);
+        let _admin_api = serve_admin(&cassette_player, &admin, &at).await?;
         let further = further(&setup);
         let tap = Tap::start_player(setup, Arc::clone(&cassette_player)).await?;
-        let file = file.display();
-        output::note(&format!("tap on {at} -> {upstream}{further}\ncassette {file}; Ctrl-C ends it\n"));
-        let own = at.strip_prefix("http://").and_then(|own| own.parse().ok());
-        own.into_iter().zip(&cassette_player.config().network_block).for_each(|(own, block)| block.serves_at(own));
+        output::note(&format!("tap on {at} -> {upstream}{further}\ncassette {}; Ctrl-C ends it\n", file.display()));
         let environment = child::ChildEnvironment {
             root: &at,
             key: None,
@@ -98,6 +92,16 @@ pub(in crate::cli) fn serve(
         report.mcp.iter().for_each(|recorded| output::warn(&servers::missing(recorded)));
         conclude(&cassette_player, close(Arc::clone(&cassette_player), cassettes).await?, code)
     })
+}
+
+/// Answers on a listener of their own for the pages of what was served and recorded, if that is where, until it is dropped.
+async fn serve_admin(player: &Arc<CassettePlayer>, admin: &AdminAt, at: &str) -> Result<Option<AdminApi>, Failure> {
+    let ledger = Arc::clone(player) as Arc<dyn Ledger>;
+    let admin_api = admin::answer(admin, |access| account::router(ledger, access.clone())).await?;
+    admin::announce(admin_api.as_ref(), "/vcr/report");
+    let own = at.strip_prefix("http://").and_then(|own| own.parse().ok());
+    admin::serves_at(player, (own, at), admin, admin_api.as_ref());
+    Ok(admin_api)
 }
 
 /// The configuration of a player in front of what the tap is in front of.

@@ -218,17 +218,10 @@ fn plan(state: &ServerState, mut request: Candidate) -> Result<RecordedPlan, Api
     let (status, content) = content.ok_or_else(|| query.unservable(selected, UNCONVERTIBLE))?;
     selected.count(slot);
     let is_stream = matches!(content, RecordedContent::Events(_));
-    let content_type = match &content {
-        RecordedContent::Events(_) => {
-            response.header("content-type").filter(|kind| kind.starts_with("text/event-stream"))
-        }
-        RecordedContent::Body(_) if matches!(response.content, ResponseContent::Events(_)) => Some("application/json"),
-        RecordedContent::Body(_) => response.header("content-type"),
-    };
     Ok(RecordedPlan::Answer(Box::new(PlannedResponse {
         status: status.and_then(|status| StatusCode::from_u16(status).ok()).unwrap_or(StatusCode::OK),
         headers: headers(response, selected.record, selected.by, session),
-        content_type: content_type.and_then(|kind| HeaderValue::from_str(kind).ok()),
+        content_type: content_type(response, &content).and_then(|kind| HeaderValue::from_str(kind).ok()),
         is_stream,
         is_withheld: status.is_some_and(|status| status >= 400) && is_withheld(&request, &content),
         has_comments: record.endpoint.is_some_and(Endpoint::has_choices),
@@ -290,6 +283,16 @@ fn content(
         }
         // The same request once got a stream without asking for it.
         None => is_stream.then(|| (record.status, as_recorded(response, refresh))),
+    }
+}
+
+/// The type of what is sent, which may be another form than was recorded.
+fn content_type<'r>(response: &'r Recorded, sent: &RecordedContent) -> Option<&'r str> {
+    let recorded = response.header("content-type");
+    match sent {
+        RecordedContent::Events(_) => recorded.filter(|kind| kind.starts_with("text/event-stream")),
+        RecordedContent::Body(_) if matches!(response.content, ResponseContent::Events(_)) => Some("application/json"),
+        RecordedContent::Body(_) => recorded,
     }
 }
 
